@@ -11,6 +11,7 @@ from holdfast.core.files import write_text
 from holdfast.core.inputs import Question, Sentence
 from holdfast.data.dataset import SPLITS, Dataset
 from holdfast.data.readers import formats
+from holdfast.data.readers.parquet import parquet_batches
 from holdfast.data.write import write_tables
 
 LINES = (".jsonl", ".ndjson")
@@ -39,7 +40,8 @@ def _original_table(path: Path) -> pa.Table | None:
     if path.suffix.lower() not in formats.SUFFIXES or not path.is_file():
         return None
     if path.suffix.lower() == ".parquet":
-        return formats.parquet.read_table(path)
+        schema, batches = formats.read_schema(path), list(parquet_batches(path))
+        return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
     names = formats.read_schema(path).names
     if path.suffix.lower() in LINES:
         return pa.Table.from_pylist(list(formats.iter_rows(path, names)))

@@ -2,11 +2,10 @@
 
 import hashlib
 import json
-import math
 import os
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.core.errors import BadInput, Damaged
 from holdfast.core.files import check_regular, system_errors, write_atomic
@@ -125,27 +123,3 @@ def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str
     for data in _content(tensors):
         checksum = zlib.crc32(data, checksum)
     return f"{checksum:08x}"
-
-
-_ALLOCATING = {
-    getattr(torch.ops.aten, name) for name in ("empty", "zeros", "ones", "full", "rand", "randn", "empty_strided")
-}
-
-
-class AllocationLimit(TorchDispatchMode):
-    """Raise before a tensor of more than `limit` values, or tensors of `16 * limit` values in total, are allocated."""
-
-    def __init__(self, limit: int, *, where: str) -> None:
-        super().__init__()
-        self.limit, self.left, self.where = limit, 16 * limit, where
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket in _ALLOCATING and args:
-            count = math.prod(args[0]) if isinstance(args[0], list | tuple | torch.Size) else 0
-            self.left -= count
-            if count > self.limit or self.left < 0:
-                raise BadInput(
-                    f"the settings in {self.where} ask for a tensor of {count:,} values, more than its files contain: "
-                    "restore the settings that belong to these weights"
-                )
-        return func(*args, **(kwargs or {}))

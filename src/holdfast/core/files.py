@@ -103,6 +103,8 @@ def write_error(path: Path, error: OSError) -> BadInput:
             f"no space left to write {path}: free some space or choose another folder, then repeat the command; "
             "it continues after the results that were finished"
         )
+    if limited := open_limit(error):
+        return limited
     return BadInput(f"cannot write {path} ({error.strerror or error}): choose another path")
 
 
@@ -111,6 +113,8 @@ def path_error(error: OSError) -> BadInput:
     where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "a file"
     if error.errno in _DISK_FULL:
         return write_error(Path(where), error)
+    if limited := open_limit(error):
+        return limited
     if error.errno in (errno.EACCES, errno.EPERM):
         return BadInput(
             f"no permission to use {where} ({error.strerror}): change the permissions of the file and its folders, or "
@@ -119,6 +123,14 @@ def path_error(error: OSError) -> BadInput:
     if error.errno == errno.ENAMETOOLONG:
         return BadInput(f"{where} is longer than the file system allows: choose a shorter path")
     return BadInput(f"{where} cannot be used ({error.strerror or error}): check the path")
+
+
+def open_limit(error: BaseException) -> BadInput | None:
+    """Return the error to raise if a file was not opened because the process has too many open files, else None."""
+    code = error.errno if isinstance(error, OSError) else None
+    if code not in (errno.EMFILE, errno.ENFILE) and os.strerror(errno.EMFILE) not in str(error):
+        return None
+    return BadInput("the limit of open files is reached: raise it with `ulimit -n 1024`, or close other programs")
 
 
 def check_regular(path: Path, *, max_bytes: int | None = None) -> None:
@@ -162,6 +174,8 @@ def locked(folder: Path) -> Iterator[None]:
     The operating system releases the lock when a process ends. An error names the process that has it.
     """
     path = folder.resolve() / LOCK_NAME
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"{folder} is a file, expected a folder: choose another one with --out")
     with _guard:
         lock, is_new = None, not path.parent.exists()
         if path not in _locked:
@@ -203,4 +217,4 @@ def _owner(path: Path) -> str:
         pid, host, *_ = path.read_text(encoding="utf-8", errors="replace")[:1000].splitlines()
     except (OSError, ValueError):
         return "another process"
-    return f"process {pid} on {host}"
+    return f"process {pid} on {host}" if pid.isdecimal() else "another process"

@@ -9,13 +9,16 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from holdfast.core.errors import BadInput
+from holdfast.core.files import check_regular, open_limit
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")  # others, such as EPS, may start external programs
 MAX_PIXELS = 178_956_970  # of one image; Pillow's own limit
 
 
 def open_image(file: Path | BinaryIO) -> Image.Image:
-    """Read the header of an image in one of the supported formats."""
+    """Read the header of an image in one of the supported formats; a path must be a regular file."""
+    if isinstance(file, Path):
+        check_regular(file)
     return Image.open(file, formats=FORMATS)
 
 
@@ -40,6 +43,8 @@ def decode_image(file: Path | BinaryIO, size: int, *, where: str = "") -> Tensor
             image = image.resize((size, size), Image.Resampling.BILINEAR)
             return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()  # (3, size, size)
     except Exception as error:  # a corrupt file can make the decoders raise any exception
+        if limited := open_limit(error):
+            raise limited from error
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise BadInput(f"{where or file} cannot be read as an image ({reason}): replace or remove it") from error
 

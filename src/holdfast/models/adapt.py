@@ -1,7 +1,7 @@
 """Adapt a trained model to one more domain; it is accepted only if the earlier domains lose little."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,18 @@ from holdfast.data.readers.memory import Source
 from holdfast.data.sample import draw_sample
 from holdfast.data.splits import TEST, TRAIN, DomainRows, HeldOut, Part, merge_marked, split_parts
 from holdfast.models.calibration import fit_calibration
+from holdfast.models.config import check_model
 from holdfast.models.memory import name_stored_examples
-from holdfast.models.saved import Member, SavedModel, check_model, load_model
-from holdfast.models.versions import Ledger, Version, add_version, read_ledger
+from holdfast.models.saved import Member, SavedModel, load_model
+from holdfast.models.versions import (
+    Ledger,
+    Version,
+    add_version,
+    read_ledger,
+    repeated_note,
+    repeated_version,
+    request_digest,
+)
 from holdfast.nn.growth import GrowsWords, growable_memories
 from holdfast.nn.model import Model
 from holdfast.protocols.plan import Episode, PastStages, Stage
@@ -97,13 +106,29 @@ def adapt(
     )
     with locked(folder):
         ledger = ledger_of(folder)
-        parent = ledger.current
+        parent, inputs = ledger.current, request_inputs("adapt", new, past, terms, domain)
+        if version := repeated_version(ledger, inputs):
+            return _repeated_result(saved, terms, version)
         result = adapt_model(saved, new, terms, domain=domain, earlier=past, parent=parent, folder=folder, watch=watch)
         if result.refused and not terms.force:
             return result
         about = version_of(result.model.record, forced=bool(result.refused))
+        about = replace(about, request=request_digest(ledger, parent, inputs))
         version = add_version(folder, ledger, about, lambda draft: result.model.save(draft, name=folder.name))
         return replace(result, version=version.number)
+
+
+def request_inputs(command: str, new: Dataset, earlier: Sequence[Dataset], terms: Terms, *more: Any) -> list[Any]:
+    """Return everything that the result of an adaptation depends on, except for the version it starts from."""
+    return [command, new.name, new.fingerprint, [each.fingerprint for each in earlier], asdict(terms), *more]
+
+
+def _repeated_result(saved: SavedModel, terms: Terms, version: Version) -> Adaptation:
+    """Return the result of an adaptation that was saved already."""
+    spec, stage = Spec(**saved.record.spec), saved.record.stages[-1]
+    unmeasured = sorted(set(saved.domains) - {*stage["train"], *stage["test"]})
+    result = _result(saved, spec, terms.max_forgetting, unmeasured, (repeated_note(version),))
+    return replace(result, version=version.number)
 
 
 def adapt_model(

@@ -16,13 +16,13 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.load import load_data
 from holdfast.data.readers.memory import Source
 from holdfast.data.splits import TEST, split_parts
-from holdfast.models.adapt import Adaptation, Terms, ledger_of, past_data, version_of
+from holdfast.models.adapt import Adaptation, Terms, ledger_of, past_data, request_inputs, version_of
 from holdfast.models.label_shift import LabelShift, estimate_shift
 from holdfast.models.prototypes import METHOD as PROTOTYPES
 from holdfast.models.prototypes import adapt_saved_prototypes
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.models.unlabelled import CORRECTED_HEADS
-from holdfast.models.versions import add_version
+from holdfast.models.versions import add_version, repeated_note, repeated_version, request_digest
 from holdfast.nn.memory.recall import T3A
 from holdfast.protocols.plan import rows_of
 from holdfast.run.workspace import choose_device
@@ -47,7 +47,11 @@ def adapt_unlabelled(
     new = align_features(load_data(unlabelled, columns=inputs, need=()), saved.columns)
     past = [align_features(load_data(each, columns=columns), saved.columns) for each in earlier]
     with locked(folder):
-        ledger = ledger_of(folder)
+        ledger, inputs = ledger_of(folder), request_inputs("unlabelled", new, past, terms)
+        if repeated := repeated_version(ledger, inputs):
+            metric = str(saved.record.spec["metric"])
+            notes = (repeated_note(repeated),)
+            return Adaptation(saved, new.name, metric, {}, {}, {}, {}, notes=notes, version=repeated.number)
         follows = isinstance(saved.model.recall, T3A) and not saved.members
         result = (adapt_saved_prototypes if follows else correct_model)(saved, new, terms, earlier=past)
         if result.refused and not terms.force:
@@ -56,6 +60,7 @@ def adapt_unlabelled(
             version_of(result.model.record, forced=bool(result.refused)),
             method=PROTOTYPES if follows else METHOD,
             learned=(new.name,),
+            request=request_digest(ledger, ledger.current, inputs),
         )
         version = add_version(folder, ledger, about, lambda draft: result.model.save(draft, name=folder.name))
         return replace(result, version=version.number)

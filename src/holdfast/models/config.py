@@ -7,8 +7,11 @@ from typing import Any
 
 from holdfast.core.errors import BadInput
 from holdfast.core.files import read_json
+from holdfast.core.limits import check_sizes
+from holdfast.core.settings import type_error
 from holdfast.nn.model import OutputScale
 
+MAX_FILES = 10_000  # in a model folder
 FORMAT = 1
 EXTENDED_FORMAT = 2  # of a folder with further members or stored examples, which change its predictions
 SHARED_FORMAT = 3  # of a member whose encoder another member stores
@@ -53,3 +56,26 @@ def size_bound(folders: Sequence[Path]) -> int:
     patterns = ("*.safetensors", "preparation/**/*")
     files = [path for folder in folders for pattern in patterns for path in folder.glob(pattern)]
     return max(1 << 24, sum(path.stat().st_size for path in files if path.is_file()))
+
+
+def check_settings(family: Any, config: dict[str, Any], folder: Path, preparation: Path, limit: int) -> None:
+    """Check types and sizes of the settings before anything is built from them."""
+    if problem := type_error(family, config["encoder"]["settings"]):
+        raise TypeError(problem)
+    check_sizes([config[part]["settings"] for part in ("encoder", "head")], limit, where=str(folder / "config.json"))
+    for path in sorted(preparation.rglob("config.json")):
+        check_sizes(read_json(path), limit, where=str(path))
+
+
+def check_model(folder: Path) -> None:
+    """Raise unless a folder has a configuration, and only regular files that lie inside it."""
+    if not (folder / "config.json").is_file():
+        raise BadInput(f"{folder} is not a model folder (no config.json): create one with `holdfast fit`")
+    root = folder.resolve()
+    inside = [root, *([root.parents[1] / "blobs"] if root.parent.name == "snapshots" else [])]  # of a hub's cache
+    for number, path in enumerate(folder.rglob("*")):
+        target = path.resolve()
+        if not any(target.is_relative_to(each) for each in inside):
+            raise BadInput(f"{path} is a link out of the model folder: replace it with the file")
+        if not (target.is_file() or target.is_dir()) or number > MAX_FILES:
+            raise BadInput(f"{path} is not a regular file, or one of too many, in a model folder: remove it")

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from holdfast import catalog
-from holdfast.core.checkpoint import AllocationLimit, load_tensors, load_tree, save_tensors, save_tree
+from holdfast.core.checkpoint import load_tensors, load_tree, save_tensors, save_tree
 from holdfast.core.errors import BadInput, Damaged
 from holdfast.core.files import LOCK_NAME, read_json, write_folder, write_text
+from holdfast.core.limits import ConstructionLimit
 from holdfast.data.batches import Examples, prepare
 from holdfast.data.raw import Raw, Subset
 from holdfast.data.sample import Sample, load_sample, save_sample
@@ -29,6 +30,8 @@ from holdfast.models.config import (
     EXTENDED_FORMAT,
     FORMAT,
     SHARED_FORMAT,
+    check_model,
+    check_settings,
     checked_config,
     checked_scale,
     member_weights,
@@ -37,6 +40,7 @@ from holdfast.models.config import (
 from holdfast.models.shared import MEMBERS, WEIGHTS, Shared, changes_backbone, member_folder, shared_encoders, together
 from holdfast.models.versions import OWN, current_folder, has_versions
 from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.backbones.small import check_side
 from holdfast.nn.decoding import Responder
 from holdfast.nn.experts.graft import describe_experts
 from holdfast.nn.memory.recall import KINDS, Recall
@@ -44,7 +48,6 @@ from holdfast.nn.model import Model
 from holdfast.record import RunRecord, read
 from holdfast.tasks.base import ColumnTask, InferenceTask, Structured, Task
 
-MAX_FILES = 10_000  # in a model folder
 SETS_OF_CLASSES = ("classify", "ordinal", "multilabel")  # tasks with one output per class
 WINDOW = 4096  # rows prepared and predicted at a time; the results do not depend on it
 CALIBRATION, HELD_OUT, SAMPLE = "gauge.safetensors", "heldout.json", "sample.safetensors"
@@ -367,20 +370,6 @@ def check_folder(folder: Path) -> None:
             raise BadInput(f"{folder} contains other files ({others[0]}): choose a new folder with --out")
 
 
-def check_model(folder: Path) -> None:
-    """Raise unless a folder has a configuration, and only regular files that lie inside it."""
-    if not (folder / "config.json").is_file():
-        raise BadInput(f"{folder} is not a model folder (no config.json): create one with `holdfast fit`")
-    root = folder.resolve()
-    inside = [root, *([root.parents[1] / "blobs"] if root.parent.name == "snapshots" else [])]  # of a hub's cache
-    for number, path in enumerate(folder.rglob("*")):
-        target = path.resolve()
-        if not any(target.is_relative_to(each) for each in inside):
-            raise BadInput(f"{path} is a link out of the model folder: replace it with the file")
-        if not (target.is_file() or target.is_dir()) or number > MAX_FILES:
-            raise BadInput(f"{path} is not a regular file, or one of too many, in a model folder: remove it")
-
-
 def load_model(folder: Path) -> SavedModel:
     """Load the current version of a model folder; nothing in it is executed or unpickled."""
     check_model(folder)
@@ -403,9 +392,11 @@ def _load(folder: Path, earlier: Sequence[Model] = ()) -> SavedModel:
         weights = load_tensors(folder / WEIGHTS)[0] | shared.weights(folder, earlier)
         record = read(folder / "record.json")
         spec, classes = config["spec"], tuple(config["classes"])
+        limit, preparation = size_bound(shared.folders(folder)), shared.preparation_folder(folder)
         family = catalog.lookup("encoders", config["encoder"]["name"]).load().__self__
-        build = partial(family.load, shared.preparation_folder(folder), config["encoder"]["settings"])
-        with AllocationLimit(size_bound(shared.folders(folder)), where=str(folder)):
+        check_settings(family, config, folder, preparation, limit)
+        build = partial(family.load, preparation, config["encoder"]["settings"])
+        with ConstructionLimit(limit, where=str(folder)):
             encoder: Backbone = shared.backbone(earlier) or build()
             stated = config.get("neck", {"settings": {}})["settings"]
             options = {**catalog.lookup("necks", spec["neck"]).earlier, **spec["neck_args"], **stated}
@@ -413,9 +404,11 @@ def _load(folder: Path, earlier: Sequence[Model] = ()) -> SavedModel:
             head = catalog.lookup("heads", config["head"]["name"]).load().__self__(**config["head"]["settings"])
             if shared and changes_backbone(neck, head):
                 encoder = build()
+            model = Model(encoder, neck, head)
+        if encoder.size is not None:
+            check_side(encoder.size)
         if spec.get("task") in SETS_OF_CLASSES and head.outputs != len(classes):
             raise TypeError(f"its head has {head.outputs} outputs for {len(classes)} classes")
-        model = Model(encoder, neck, head)
         model.load_state_dict(weights)
         shared.tie(model, earlier)
         model.recall = load_recall(folder / RECALL, model) if "recall" in config else None

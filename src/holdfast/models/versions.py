@@ -3,11 +3,12 @@
 versions/ledger.json names the current version; it is written atomically when the files of a version are complete.
 """
 
+import hashlib
 import json
 import math
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +37,7 @@ class Version:
     scores: dict[str, float | None]  # per domain
     forced: bool = False
     files: dict[str, str] = field(default_factory=dict)  # sha256 per file
+    request: str = ""  # hash of the data and options that it was created with, and of the version before
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,24 @@ def add_version(folder: Path, ledger: Ledger, about: Version, write: Callable[[P
     return version
 
 
+def request_digest(ledger: Ledger, base: int, inputs: Sequence[Any]) -> str:
+    """Hash the JSON inputs of a command that creates a version from the version `base`."""
+    weights = ledger.version(base).files.get("model.safetensors", "")
+    return hashlib.sha256(json.dumps([base, weights, *inputs], sort_keys=True, default=str).encode()).hexdigest()
+
+
+def repeated_version(ledger: Ledger, inputs: Sequence[Any]) -> Version | None:
+    """Return the current version if a command with these inputs created it, for example before it was killed."""
+    version = ledger.version(ledger.current)
+    if not version.request or version.parent is None:
+        return None
+    return version if version.request == request_digest(ledger, version.parent, inputs) else None
+
+
+def repeated_note(version: Version) -> str:
+    return f"this command has created version {version.number} already, so nothing was changed"
+
+
 def _unlisted(home: Path) -> list[int]:
     """Return versions without a ledger, which a user may have deleted because it was broken."""
     if not home.is_dir() or (home / LEDGER).is_file():
@@ -146,7 +166,15 @@ def _read(path: Path) -> Ledger:
 def _version(fields: dict[str, Any]) -> Version:
     """Parse one version; raise TypeError if a field has the wrong type."""
     version = Version(**{**fields, "learned": tuple(fields["learned"])})
-    for name, kind in {"number": int, "made": str, "method": str, "metric": str, "scores": dict, "files": dict}.items():
+    for name, kind in {
+        "number": int,
+        "made": str,
+        "method": str,
+        "metric": str,
+        "scores": dict,
+        "files": dict,
+        "request": str,
+    }.items():
         if not isinstance(getattr(version, name), kind):
             raise TypeError(f"{name} of a version is not a {kind.__name__}")
     if not all(isinstance(name, str) for name in version.learned):

@@ -48,6 +48,13 @@ def test_the_lock_is_reentrant_and_leaves_no_files(tmp_path):
     assert list((tmp_path / "existing").iterdir()) == []
 
 
+def test_a_file_is_not_a_folder_in_use(tmp_path):
+    (tmp_path / "out").write_text("report")
+    with pytest.raises(BadInput, match=r"out is a file, expected a folder.*--out"), locked(tmp_path / "out"):
+        pass
+    assert (tmp_path / "out").read_text() == "report"
+
+
 @pytest.mark.parametrize("content", ["", "{", "1", "x\ny\n", "[" * 9000])
 def test_a_leftover_lock_file_is_ignored(tmp_path, content):
     (tmp_path / LOCK_NAME).write_text(content)

@@ -174,6 +174,25 @@ def test_interrupted_adaptation_resumes_to_the_same_weights(model, vectors, tmp_
     assert list((model / "checkpoints").iterdir()) == []
 
 
+def test_a_repeated_adaptation_changes_nothing_and_reports_success(model, vectors, monkeypatch):
+    """The process may have been killed after the new version was complete."""
+    _, early, new, name = vectors
+    terms = Terms(method="replay", **LOOSE)
+    first = adapt(model, new, terms, domain=name, earlier=[early])
+    files = {path: path.read_bytes() for path in model.rglob("*") if path.is_file()}
+    monkeypatch.setattr("holdfast.models.adapt.train", lambda *args, **options: pytest.fail("trained again"))
+    again = adapt(model, new, terms, domain=name, earlier=[early])
+    assert "created version 2 already" in again.notes[0]
+    fields = ("version", "domain", "metric", "before", "after", "forgetting", "examples", "refused")
+    assert [getattr(again, field) for field in fields] == [getattr(first, field) for field in fields]
+    assert {path: path.read_bytes() for path in model.rglob("*") if path.is_file()} == files
+    fewer = new.subset(np.arange(len(new) - 1))
+    others = [(fewer, terms, [early]), (new, Terms(method="ewc", **LOOSE), [early]), (new, terms, [])]
+    for data, other_terms, earlier in others:
+        with pytest.raises(BadInput, match="already knows the domain"):
+            adapt(model, data, other_terms, domain=name, earlier=earlier)
+
+
 def test_unsuitable_data_or_settings_raise(model, vectors):
     _, early, new, name = vectors
     unknown = replace(new, classes=("0", "else"))

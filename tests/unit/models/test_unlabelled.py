@@ -93,5 +93,8 @@ def test_a_model_folder_is_corrected_without_training(tmp_path):
     np.testing.assert_allclose(after, expected, atol=1e-5)
     assert (after.argmax(1) == truth).mean() > (before.argmax(1) == truth).mean() + 0.05
     assert ledger_of(folder).version(2).method == "label-shift"
+    again = adapt_unlabelled(folder, new, terms, earlier=[sources()])
+    assert (again.version, len(ledger_of(folder).versions)) == (2, 2)
+    assert "created version 2 already" in again.notes[0]
     with pytest.raises(BadInput, match="too few to estimate the class mix"):
         adapt_unlabelled(folder, unlabelled(x[:5]), terms, earlier=[sources()])

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.core.errors import BadInput, check_known
+from holdfast.core.files import open_limit
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Pixels, Raw, Vectors
 from holdfast.data.readers.codes import CodeColumn, coded_dataset, times
@@ -53,9 +54,7 @@ def _load(path: Path, columns: Mapping[str, str], need: Collection[str]) -> dict
         check_known("key of --column for arrays", key, _ROLES)
     arrays: dict[str, np.ndarray] = {}
     try:
-        if not zipfile.is_zipfile(path):
-            raise BadInput(f"{path} is damaged or not a .npz file: write it with numpy.savez_compressed")
-        check_zip(path)
+        check_zip(path, fix="write it with numpy.savez_compressed")
         # opened here, since numpy does not close a damaged file
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             for role, wanted in _ROLES.items():
@@ -69,6 +68,8 @@ def _load(path: Path, columns: Mapping[str, str], need: Collection[str]) -> dict
     except BadInput:
         raise
     except _DAMAGED as error:
+        if limited := open_limit(error):
+            raise limited from error
         if "allow_pickle" in str(error):
             fix = "save plain arrays, such as numpy.asarray(names, dtype=str)"
             raise BadInput(f"{path} holds Python objects, which are never unpickled: {fix}") from error
@@ -133,14 +134,20 @@ def _codes(path: Path, role: str, arrays: Mapping[str, np.ndarray], need: Collec
     return column
 
 
-def check_zip(path: Path) -> None:
-    """Raise for an archive that would fill the memory; members cannot be read beyond the sizes they declare."""
+def check_zip(path: Path, *, minimum: int = MIN_LIMIT, fix: str = "pack it again") -> None:
+    """Raise for an archive that would fill the memory; members cannot be read beyond the sizes they declare.
+
+    An archive may unpack to `minimum` bytes, whatever its size.
+    """
     try:
-        with zipfile.ZipFile(path) as opened:
+        with path.open("rb") as file, zipfile.ZipFile(file) as opened:
             members = opened.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
-        raise BadInput(f"{path} is damaged or not a zip ({error}): pack it again") from error
+        kind = ".npz file" if path.suffix == ".npz" else "zip"
+        raise open_limit(error) or BadInput(f"{path} is damaged or not a {kind} ({error}): {fix}") from error
     unpacked, packed = sum(member.file_size for member in members), path.stat().st_size
-    if unpacked > max(MIN_LIMIT, MAX_RATIO * packed) or len(members) > MAX_MEMBERS:
+    if unpacked > max(minimum, MAX_RATIO * packed) or len(members) > MAX_MEMBERS:
         sizes = f"from {packed / 2**20:.1f} MiB to {unpacked / 2**30:.1f} GiB in {len(members)} files"
-        raise BadInput(f"{path} would unpack {sizes} and fill the disk: if you trust it, unpack it into smaller files")
+        raise BadInput(
+            f"{path} would unpack {sizes} and fill the memory: if you trust it, unpack it into smaller files"
+        )

@@ -146,13 +146,15 @@ def assign(
     features = {name: overridden.get(name) or kinds[name] for name in inputs}
     if not texts and not features:
         raise finder.missing("text")
-    used = [*taken, *texts, *inputs]
+    used, named = [*taken, *texts, *inputs], Counter(names)
+    roles_of = Counter(used)
     for name in used:
-        if list(names).count(name) > 1:
+        if named[name] > 1:
             raise BadInput(f"{where} has two columns named '{name}': rename one of them")
-        if used.count(name) > 1:
+        if roles_of[name] > 1:
             raise BadInput(f"{where} uses its column '{name}' for two roles: name others with --column KEY=NAME")
-    left_out = [name for name in names if name not in (*used, *ignored)] if not requested else []
+    with_role = {*used, *ignored}
+    left_out = [name for name in names if name not in with_role] if not requested else []
     unused = {name: _reason(name, kinds, texts) for name in left_out}
     return Roles(texts, features, **roles, named=set(finder.columns), chosen=chosen, unused=unused)
 

@@ -13,13 +13,15 @@ from pyarrow import csv, parquet
 from pyarrow import json as arrow_json
 
 from holdfast.core.errors import BadInput
+from holdfast.core.files import open_limit
 from holdfast.data.readers.dialect import SEPARATORS, detect_dialect, not_utf8
+from holdfast.data.readers.parquet import parquet_batches
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 BLOCK = 1 << 20  # bytes of csv or json per block, which is also the maximum length of a row
 LONG_BLOCK = 1 << 27  # for files with longer rows
+MAX_COLUMNS = 100_000
 _TEXT = pa.large_string()
-_BATCH = 1 << 14  # rows of parquet per batch
 _PEEK = 200  # lines of json that determine the types
 _JSON_TYPES: dict[pa.DataType, tuple[str, set[type]]] = {
     pa.bool_(): ("true or false", {bool}),
@@ -38,20 +40,33 @@ class LongRow(BadInput):
 def read_schema(path: Path, block: int = BLOCK) -> pa.Schema:
     """Return the columns of a file with their inferred types."""
     with _explained(path):
-        if path.suffix.lower() == ".parquet":
-            return parquet.read_schema(path)
-        if path.suffix.lower() in SEPARATORS:
-            with _open_csv(path, {}, block) as reader:
-                schema = reader.schema
-            assert schema.names is not None  # raises for names that are not UTF-8
-            return schema
-        with path.open("rb") as file:
-            if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
-                raise not_utf8(path, "it starts with the byte order mark of UTF-16", code="UTF-16")
-        schema = json_schema(first_rows(path))
-        if not schema.names:
-            raise BadInput(f"{path}: {_json_fault(path, {}) or 'there are no rows: write one JSON object per line'}")
+        schema = _schema(path, block)
+    if len(schema) > MAX_COLUMNS:
+        raise _too_many_columns(path)
+    return schema
+
+
+def _schema(path: Path, block: int) -> pa.Schema:
+    if path.suffix.lower() == ".parquet":
+        return parquet.read_schema(path)
+    if path.suffix.lower() in SEPARATORS:
+        with _open_csv(path, {}, block) as reader:
+            schema = reader.schema
+        assert schema.names is not None  # raises for names that are not UTF-8
         return schema
+    with path.open("rb") as file:
+        if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
+            raise not_utf8(path, "it starts with the byte order mark of UTF-16", code="UTF-16")
+    schema = json_schema(first_rows(path))
+    if not schema.names:
+        raise BadInput(f"{path}: {_json_fault(path, {}) or 'there are no rows: write one JSON object per line'}")
+    return schema
+
+
+def _too_many_columns(path: Path) -> BadInput:
+    return BadInput(
+        f"{path} has more than {MAX_COLUMNS:,} columns: remove columns, or store the features in a .npz file"
+    )
 
 
 def read_lines(path: Path) -> list[str]:
@@ -84,9 +99,7 @@ def iter_batches(path: Path, types: Types, block: int = BLOCK) -> Iterator[pa.Re
     """Stream batches of these columns in file order; csv and json are read in the passed types."""
     with _explained(path, types):
         if path.suffix.lower() == ".parquet":
-            # without pre-buffering, the compressed pages of a large row group are not all in memory at once
-            with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-                yield from file.iter_batches(batch_size=_BATCH, columns=list(types), use_threads=False)
+            yield from parquet_batches(path, list(types))
         elif path.suffix.lower() in (".csv", ".tsv"):
             with _open_csv(path, types, block) as reader:
                 yield from reader
@@ -130,11 +143,12 @@ def first_rows(path: Path) -> list[dict[str, Any]]:
     """Return the first objects of a json file; reading stops at an invalid line."""
     rows = []
     with path.open(encoding="utf-8-sig") as file:
-        for line in islice((line for line in file if line.strip()), _PEEK):
+        for row, line in enumerate(islice((line for line in file if line.strip()), _PEEK), start=1):
             try:
                 rows.append(json.loads(line))
             except ValueError:
                 break  # reported with its row number when the file is streamed
+            check_surrogates(line, rows[-1], f"{path}: row {row}")
     return [row for row in rows if isinstance(row, dict)]
 
 
@@ -154,6 +168,7 @@ def json_schema(rows: Iterable[Mapping[str, Any]]) -> pa.Schema:
 @contextmanager
 def _open_csv(path: Path, types: Types, block: int) -> Iterator[Any]:
     dialect = detect_dialect(path)
+    block = block if _check_header(path, dialect.separator) < block else LONG_BLOCK
     with (
         dialect.open(path) as file,
         csv.open_csv(
@@ -165,6 +180,15 @@ def _open_csv(path: Path, types: Types, block: int) -> Iterator[Any]:
         ) as reader,
     ):
         yield reader
+
+
+def _check_header(path: Path, separator: str) -> int:
+    """Return the length of the header in bytes; raise if it has too many columns."""
+    with path.open("rb") as file:
+        header = file.readline(LONG_BLOCK)
+    if re.sub(rb'"[^"]*"', b"", header).count(separator.encode()) >= MAX_COLUMNS:
+        raise _too_many_columns(path)
+    return len(header)
 
 
 def reading_notes(path: Path) -> tuple[str, ...]:
@@ -183,6 +207,8 @@ def _explained(path: Path, types: Types | None = None) -> Iterator[None]:
 
 def explain(path: Path, error: BaseException, types: Types | None = None) -> BadInput:
     """Convert an exception of Arrow for this file to one sentence with row, column and fix."""
+    if limited := open_limit(error):
+        return limited
     message = " ".join(str(error).split())
     if isinstance(error, UnicodeDecodeError) or "invalid utf8" in message.lower().replace("-", ""):
         return not_utf8(path, _row(message) or "so its texts cannot be read")
@@ -223,6 +249,7 @@ def _json_fault(path: Path, types: Types) -> str | None:
                 return f"row {row} is not JSON: {error}"
             if not isinstance(value, dict):
                 return f"row {row} is not a JSON object: write one {{...}} per line"
+            check_surrogates(line, value, f"{path}: row {row}")
             if fault := row_fault(row, value, types):
                 return fault
     return None

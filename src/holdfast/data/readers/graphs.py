@@ -1,17 +1,20 @@
 """Read graphs: a file or zip of TU's data sets, a folder with one domain per set, or torch-geometric objects."""
 
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import IO, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from holdfast.core.errors import BadInput
+from holdfast.core.files import open_limit
 from holdfast.core.inputs import Graphs
 from holdfast.data.dataset import SPLITS, Dataset, encode, join
 from holdfast.data.raw import GraphList
@@ -21,6 +24,8 @@ from holdfast.data.readers.images import SUFFIXES as IMAGE_SUFFIXES
 from holdfast.data.readers.images import files_below
 
 SUFFIXES = (".zip", ".txt")
+MAX_TEXT = 1 << 27  # bytes of text that any zip may unpack to
+MAX_LINE = 1 << 22  # characters
 _FOLDS = "10fold_idx/"
 _LAYOUT = "SET.txt in text form, or SET_A.txt with SET_graph_indicator.txt and SET_graph_labels.txt"
 
@@ -75,29 +80,35 @@ def _stem(name: str) -> str:
 
 def _zip_files(path: Path) -> Files:
     """Return the text files of a zip, read on demand, without the metadata files that macOS adds."""
-    if not zipfile.is_zipfile(path):
-        raise BadInput(f"{path} is damaged or not a zip: pack it again")
-    check_zip(path)
+    check_zip(path, minimum=MAX_TEXT)
 
-    def content(name: str) -> str:
+    def content(name: str) -> Iterator[str]:
         try:
-            with zipfile.ZipFile(path) as opened:
-                return _decode_text(opened.read(name), f"{path}: {name}")
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
-            raise BadInput(f"{path}: {name} cannot be unpacked ({error}): pack it again") from error
+            with zipfile.ZipFile(path) as opened, opened.open(name) as file:
+                yield from _lines(file, f"{path}: {name}")
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+            raise open_limit(error) or BadInput(
+                f"{path}: {name} cannot be unpacked ({error}): pack it again"
+            ) from error
 
     with zipfile.ZipFile(path) as opened:
         names = [name for name in opened.namelist() if name.endswith(".txt") and not name.startswith("__MACOSX")]
     return {name: partial(content, name) for name in sorted(names)}
 
 
-def _read_text(path: Path) -> str:
-    return _decode_text(path.read_bytes(), str(path))
+def _read_text(path: Path) -> Iterator[str]:
+    with path.open("rb") as file:
+        yield from _lines(file, str(path))
 
 
-def _decode_text(content: bytes, where: str) -> str:
+def _lines(file: IO[bytes], where: str) -> Iterator[str]:
+    """Yield the lines of a text file; only one of them is in memory."""
     try:
-        return content.decode()
+        with TextIOWrapper(file, encoding="utf-8") as text:
+            while line := text.readline(MAX_LINE):
+                if len(line) == MAX_LINE:
+                    raise BadInput(f"{where} has a line of more than {MAX_LINE >> 20} MiB: expected {_LAYOUT}")
+                yield line
     except UnicodeDecodeError as error:
         raise BadInput(f"{where} is not a text file ({error.reason}): expected {_LAYOUT}") from error
 
@@ -108,7 +119,7 @@ def _fold_split(files: Files, fold: int, n: int, where: str) -> np.ndarray:
     if not names:
         raise BadInput(f"{where} has no {_FOLDS}test_idx-{fold}.txt: use fold 1 to 10 of a zip that has them")
     try:
-        rows = np.asarray(files[names[0]]().split(), dtype=np.int64)
+        rows = np.asarray([word for line in files[names[0]]() for word in line.split()], dtype=np.int64)
     except ValueError as error:
         raise BadInput(f"{where}: {names[0]} must have one row number per line ({error})") from error
     if len(rows) and not 0 <= rows.min() <= rows.max() < n:

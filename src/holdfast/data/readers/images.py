@@ -46,7 +46,10 @@ def read_images(folder: Path, *, need: Collection[str] = ("label", "domain")) ->
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield all files below a folder except hidden ones, following links but not in circles."""
+    """Yield all files below a folder except hidden ones, following links but not in circles.
+
+    Raises for pipes, devices and other special files, which may block a reader for ever.
+    """
     seen: set[str] = set()
     for here, folders, files in os.walk(folder, followlinks=True, onerror=_raise):
         real = os.path.realpath(here)
@@ -55,7 +58,12 @@ def files_below(folder: Path) -> Iterator[Path]:
             continue
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(here) / name for name in files if not name.startswith("."))
+        for name in files:
+            path = Path(here) / name
+            if not name.startswith("."):
+                if path.exists() and not path.is_file():
+                    raise BadInput(f"{path} is not a regular file but a pipe or a device: remove it")
+                yield path
 
 
 def _raise(error: OSError) -> NoReturn:

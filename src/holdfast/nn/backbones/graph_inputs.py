@@ -17,6 +17,7 @@ from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Graphs
 
 NODES = ("numbers", "categories", "degree", "scaled-degree")
+MAX_CATEGORY = 1_000_000  # an encoder has a vector per category from 0 on
 MAX_DEGREES = 2000  # from this degree on, degrees are one standardised number instead of one-hot (Han et al., 2022)
 
 
@@ -170,7 +171,11 @@ def _values(columns: Sequence[Tensor]) -> tuple[int, ...]:
     if any(c.numel() and int(c.min()) < 0 for c in columns):
         raise BadInput("categories of nodes and edges must be integers from 0 on: use floats for other numbers")
     largest = [c.amax(dim=0) for c in columns if len(c)] or [torch.zeros(columns[0].shape[1], dtype=torch.long)]
-    return tuple(int(value) + 2 for value in torch.stack(largest).amax(dim=0))
+    values = [int(value) for value in torch.stack(largest).amax(dim=0)]
+    if max(values, default=0) > MAX_CATEGORY:
+        fix = "number the categories from 0 on, or use floats"
+        raise BadInput(f"a category of nodes or edges is {max(values)}, above the limit {MAX_CATEGORY:,}: {fix}")
+    return tuple(value + 2 for value in values)
 
 
 def _coded(values: Tensor, sizes: Sequence[int]) -> Tensor:

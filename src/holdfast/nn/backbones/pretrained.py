@@ -177,18 +177,24 @@ def split_blocks(module: nn.Module) -> list[nn.Module]:
     return [block[0] if len(block) == 1 else nn.ModuleList(block) for block in blocks]
 
 
-def check_text_encoder(encoder: Any, states: Callable[[Tokens], Tensor], longest: int) -> None:
-    """Raise an error unless a text can be encoded to token states."""
+def check_tokenizer(encoder: Any, longest: int) -> None:
+    """Raise an error unless the network has a vector for every token and every position."""
     name, words = encoder.settings["name"], encoder.module.get_input_embeddings().num_embeddings
     if len(encoder.tokenizer) > words:
         counts = f"{len(encoder.tokenizer)} words, but the network only {words}"
         raise BadInput(f"the tokenizer of '{name}' has {counts}: they do not belong together")
     least = encoder.tokenizer.num_special_tokens_to_add(pair=True) + 2
-    trial: Any = f"a {encoder.tokenizer.mask_token or 'b'}"
     if encoder.template is not None:
-        least, trial = encoder.template.fixed + encoder.template.texts, ("a", "b")[: encoder.template.texts]
+        least = encoder.template.fixed + encoder.template.texts
     if not least <= encoder.length <= longest:
         raise BadInput(f"encoder.length {encoder.length} does not fit '{name}': choose {least} to {longest} tokens")
+
+
+def check_text_encoder(encoder: Any, states: Callable[[Tokens], Tensor], longest: int) -> None:
+    """Raise an error unless a text can be encoded to token states."""
+    name, template = encoder.settings["name"], encoder.template
+    check_tokenizer(encoder, longest)
+    trial: Any = f"a {encoder.tokenizer.mask_token or 'b'}" if template is None else ("a", "b")[: template.texts]
     try:
         with torch.no_grad():
             output = states(encoder.eval().prepare([trial]).take(torch.tensor([0])))

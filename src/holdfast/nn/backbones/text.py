@@ -223,7 +223,9 @@ class TextEncoder(Backbone):
     @classmethod
     def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
         module = pretrained.module_from_config(pretrained.load_config(str(folder), what=WHAT))
-        return cls(module, pretrained.load_tokenizer(str(folder), what=WHAT), **settings)
+        encoder = cls(module, pretrained.load_tokenizer(str(folder), what=WHAT), **settings)
+        pretrained.check_tokenizer(encoder, pretrained.max_positions(module, encoder.tokenizer))
+        return encoder
 
     def preparation_key(self) -> str:
         tokenizer = json.loads(self.tokenizer.backend_tokenizer.to_str())

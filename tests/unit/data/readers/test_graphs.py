@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 import torch
 
 from holdfast.core.errors import BadInput
+from holdfast.data.readers import graph_text
 from holdfast.data.readers.graphs import as_graphs, from_data_list, holds_graphs, read_graphs
 from holdfast.nn.backbones.graph import geometric
+from holdfast.nn.backbones.graph_inputs import GraphForm
 from tests.graphs import ring, rings_and_stars, star, text_form, write_layout, write_zip
 
 SMALL = rings_and_stars(6)
@@ -109,6 +112,9 @@ WRONG = {
     "1\n1 0\n0 0 a\n": r"line 3: an attribute .*not a number",
     "2\n1 0\n0 0 1.5\n1 1\n0 0\n": r"attributes",
     "many\n": r"line 1: 'many' is not an integer",
+    "1\n1 0\n99999999999999999999999 0\n": r"line 3: 9+ is larger",
+    "2000000\n": r"line 1: 2000000 graphs, above the limit",
+    "1\n1 0\n0 0 1e300\n": r"line 3: .*not a finite number",
 }
 
 
@@ -129,6 +135,12 @@ def test_invalid_line_is_reported(tmp_path, text):
         ("graph_labels", "1\n2\n3\n", "graphs 1 to 3 in order"),
         ("graph_labels", "a\nb\n", "graph_labels.*not a number"),
         ("node_labels", "1\n2\n", "has 2 lines for 6 nodes"),
+        ("graph_indicator", "1\n1\n1\n2\n2\n3000000000\n", "graphs 1 to 2 in order"),
+        ("graph_indicator", "1\n1\n1\n2\n2\n900000000000000000\n", "line 6 has '9.*expected integers"),
+        ("graph_indicator", "1\n1\n1\n2\n2\n1e300\n", "line 6 has '1e300', expected integers"),
+        ("graph_labels", "1\n\n0.5\n", "line 3 has '0.5', expected integers"),
+        ("node_labels", "1\n1\n1\n2\n2\nnan\n", "line 6 has 'nan', expected integers"),
+        ("node_attributes", "1\n1\n1\n2\n2\n1e300\n", "line 6 has '1e300', expected finite"),
     ],
 )
 def test_invalid_layout_file_is_reported(tmp_path, file, text, message):
@@ -152,6 +164,35 @@ def test_files_without_graphs_are_rejected(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInput, match="holds no graphs"):
         read_graphs(tmp_path / "empty")
+
+
+def test_text_is_read_line_by_line_with_limits(tmp_path, monkeypatch):
+    def packed(name, lines):
+        with zipfile.ZipFile(tmp_path / f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr(f"{name}.txt", lines)
+        return tmp_path / f"{name}.zip"
+
+    with pytest.raises(BadInput, match=r"bomb\.zip would unpack from 0.1 MiB to 0.1 GiB"):
+        read_graphs(packed("bomb", "33000000\n" + "1 0\n" * (33 << 20)))
+    with pytest.raises(BadInput, match=r"long\.txt has a line of more than 4 MiB"):
+        read_graphs(packed("long", "1\n" + "1 " * (3 << 20)))
+    monkeypatch.setattr(graph_text, "MAX_NUMBERS", 100)
+    with pytest.raises(BadInput, match="more than 100 numbers"):
+        read_graphs(packed("many", "1\n100 0\n" + "0 0\n" * 100))
+    folder = write_layout(tmp_path / "x", "x", [(30, ring(30), 0), (30, star(30), 1)])
+    with pytest.raises(BadInput, match=r"x_A\.txt has more than 100 numbers"):
+        read_graphs(folder)
+    tags = "\n".join(["1", "20 0", *(f"{i} 0 0.5" for i in range(20))])
+    with pytest.raises(BadInput, match="20 different tags of 20 nodes"):
+        read_graphs(packed("tags", tags))
+
+
+@pytest.mark.parametrize("tag", [3_000_000_000, 2_000_000])
+def test_a_large_tag_is_refused_before_an_encoder_is_built(tmp_path, tag):
+    (tmp_path / "a.txt").write_text(f"2\n2 0\n0 1 1\n{tag} 1 0\n1 1\n0 0\n")
+    graphs = graphs_of(read_graphs(tmp_path / "a.txt"))
+    with pytest.raises(BadInput, match=f"{tag}, above the limit 1,000,000"):
+        GraphForm.from_examples(graphs)
 
 
 def data(v, label, *, x=None, edge_attr=None):

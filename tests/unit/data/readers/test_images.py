@@ -145,6 +145,16 @@ def test_invalid_folders_are_rejected(folder, tmp_path):
         read_images(tmp_path / "gone")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs pipes")
+def test_pipes_are_refused_without_waiting(folder):
+    pipe = folder / "photo" / "cat" / "pipe.png"
+    os.mkfifo(pipe)
+    with pytest.raises(BadInput, match=r"pipe\.png is not a regular file"):
+        read_images(folder)
+    with pytest.raises(BadInput, match=r"pipe\.png is not a regular file"):
+        decode_image(pipe, 8)
+
+
 def test_links_are_followed_but_not_in_circles(folder, tmp_path):
     draw(tmp_path / "elsewhere" / "dog" / "z.png")
     (folder / "linked").symlink_to(tmp_path / "elsewhere")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import time
@@ -244,6 +246,35 @@ def test_text_longer_than_a_block(tmp_path):
     for suffix in (".csv", ".jsonl"):
         rows = {"text": ["a", text], "label": ["x", "y"], "domain": ["d", "d"]}
         assert read_table(write(tmp_path, suffix, rows)).raw.take(np.array([1])) == [text]
+
+
+def test_wide_tables(tmp_path):
+    """A header longer than a block is read; a million columns are too many."""
+    wide, names = put(tmp_path, b""), [f"{'long' * 50}_{i}" for i in range(6000)]
+    row = ",".join(["1"] * len(names))
+    wide.write_text(f"label,domain,{','.join(names)}\nx,u,{row}\ny,v,{row}\n")
+    assert len(wide.read_text().partition("\n")[0]) > formats.BLOCK
+    assert read_table(wide).columns == tuple(names)
+    wide.write_text(",".join(f"c{i}" for i in range(1_000_000)) + "\n")
+    assert "more than 100,000 columns" in refusal(wide)
+
+
+@pytest.mark.parametrize("rows", [0, 400])
+@pytest.mark.parametrize("cell", [r'"te\ud83dxt": "q"', r'"other": "\udc00"', r'"z": {"\ud83d": 1}'])
+def test_unpaired_surrogates_are_reported_with_their_row(tmp_path, rows, cell):
+    line = '{"text": "a", "label": "x", "domain": "u"}\n'
+    path = put(tmp_path, line * rows + line.replace("{", "{" + cell + ", ", 1), "data.jsonl")
+    assert f"row {rows + 1} has an unpaired surrogate" in refusal(path)
+
+
+def test_the_limit_of_open_files_is_reported(tmp_path, monkeypatch):
+    def fail(*args, **options):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    path = put(tmp_path, "text,label,domain\na,b,c\n")
+    monkeypatch.setattr(formats, "_schema", fail)
+    with pytest.raises(BadInput, match="ulimit -n"):
+        read_table(path)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,197 @@
+"""Stream parquet files in batches of bounded memory, whatever their pages decode to.
+
+A few bytes of parquet can decode to gigabytes: every row may refer to one long value of a dictionary or share a prefix
+with the row before. The metadata of a file does not contain the decoded size, so the headers of its pages are read
+first (Apache Parquet format, Thrift compact protocol).
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+
+from holdfast.core.errors import BadInput
+
+BATCH = 1 << 14  # rows per batch
+BATCH_BYTES = 1 << 26  # decoded bytes per batch
+MIN_LIMIT = 1 << 30  # decoded bytes that any file may have
+MAX_RATIO = 200  # beyond that, decoded bytes per byte of the file
+_HEADER = 1 << 16  # bytes; headers are short, except for statistics of long values
+_DICTIONARY_PAGE = 2
+_DELTA_TEXTS = 7  # encoding of texts by the prefix that they share with the value before
+_NESTED, _LIST, _MAP, _TEXT, _DOUBLE = 12, (9, 10), 11, 8, 7  # types of the compact protocol
+_BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}  # per value
+
+
+def parquet_batches(path: Path, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of these columns, or of all; raise if they decode to more than the limit.
+
+    Texts inside lists are yielded as dictionaries, since a single row may refer to them many times.
+    """
+    limit = max(MIN_LIMIT, MAX_RATIO * path.stat().st_size)
+    metadata, names, decoded = parquet.read_metadata(path), None if names is None else list(names), 0
+    leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+    lists = [leaf.path for leaf in leaves if leaf.max_repetition_level and leaf.physical_type not in _BYTES]
+    # without pre-buffering, the compressed pages of a large row group are not all in memory at once
+    with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False, read_dictionary=lists) as file:
+        for group in range(metadata.num_row_groups):
+            rows = _rows_per_batch(path, metadata.row_group(group), names, lists, limit)
+            pending, size = [], 0
+            for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=names, use_threads=False):
+                pending.append(batch)
+                added = sum(map(_decoded_bytes, batch.columns))
+                size, decoded = size + added, decoded + added
+                if decoded > limit:
+                    raise _too_large(path, decoded)
+                if (len(pending) + 1) * rows > BATCH or size > BATCH_BYTES // 4:
+                    yield _joined(pending)
+                    pending, size = [], 0
+            if pending:
+                yield _joined(pending)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _decoded_bytes(array: Any) -> int:
+    """Return the size of an array with the values of dictionaries in place."""
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        return 4 * len(array) + _decoded_bytes(array.flatten())
+    if pa.types.is_struct(array.type):
+        return sum(map(_decoded_bytes, array.flatten()))
+    if pa.types.is_dictionary(array.type) and pa.types.is_string(array.type.value_type):
+        lengths = pc.call_function("binary_length", [array.dictionary])
+        return 4 * len(array) + (pc.call_function("sum", [lengths.cast(pa.int64()).take(array.indices)]).as_py() or 0)
+    return array.nbytes
+
+
+def _too_large(path: Path, decoded: int) -> BadInput:
+    sizes = f"from {path.stat().st_size / 2**20:.1f} MiB to at least {decoded / 2**30:.1f} GiB"
+    return BadInput(f"{path} would unpack {sizes} and fill the memory: if you trust it, split it into several files")
+
+
+def _rows_per_batch(path: Path, group: Any, names: Sequence[str] | None, lists: Sequence[str], limit: int) -> int:
+    """Return the number of rows that decode to at most BATCH_BYTES, from the headers of the pages of a row group."""
+    longest = total = 0
+    for index in range(group.num_columns):
+        column = group.column(index)
+        where, is_text = column.path_in_schema, column.physical_type not in _BYTES
+        if names is not None and not any(f"{where}.".startswith(f"{name}.") for name in names):
+            continue
+        pages = list(_pages(path, column))
+        size = sum(page.size for page in pages)
+        values = sum(page.values for page in pages if page.kind != _DICTIONARY_PAGE)
+        total += size + values if is_text else max(size, values * _BYTES[column.physical_type])
+        if total > limit:
+            raise _too_large(path, total)
+        if where in lists and any(page.encoding == _DELTA_TEXTS for page in pages):
+            raise BadInput(f"{path}: column {where} holds lists in the encoding DELTA_BYTE_ARRAY: write it as PLAIN")
+        if is_text and where not in lists:  # a row may refer to the longest value
+            sizes = [page.size for page in pages if page.kind == _DICTIONARY_PAGE or page.encoding == _DELTA_TEXTS]
+            longest += max(sizes, default=0)
+    mean = total // max(1, group.num_rows)
+    return min(BATCH, max(1, BATCH_BYTES // max(1, longest, mean)))
+
+
+class _Page(NamedTuple):
+    """Header of a page; `size` is that of the uncompressed page in bytes."""
+
+    kind: int
+    size: int
+    values: int
+    encoding: int
+
+
+def _pages(path: Path, column: Any) -> Iterator[_Page]:
+    """Yield the headers of all pages of a column."""
+    start = column.data_page_offset
+    if column.has_dictionary_page and 0 < column.dictionary_page_offset < start:
+        start = column.dictionary_page_offset
+    end, left = start + column.total_compressed_size, column.num_values
+    with path.open("rb") as file:
+        while start < end and left > 0:
+            header, length = _header(file, start)
+            details = header.get(5) or header.get(7) or header.get(8) or {}
+            page = _Page(header[1], header[2], details.get(1, 0), details.get(4 if 8 in header else 2, 0))
+            if min(page.size, page.values, header[3]) < 0:
+                raise pa.ArrowInvalid("a page has a negative size")
+            yield page
+            left -= 0 if page.kind == _DICTIONARY_PAGE else page.values
+            start += length + header[3]
+
+
+def _header(file: BinaryIO, start: int) -> tuple[dict[int, Any], int]:
+    """Return the integers of the page header at this position, and its length in bytes."""
+    for size in (_HEADER, _HEADER << 8):
+        file.seek(start)
+        content = _Content(file.read(size))
+        try:
+            header = content.struct()
+        except IndexError:
+            continue
+        if all(isinstance(header.get(field), int) for field in (1, 2, 3)):
+            return header, content.position
+        break
+    raise pa.ArrowInvalid("the header of a page cannot be read")
+
+
+class _Content:
+    """Values of the Thrift compact protocol; texts are skipped. Raises IndexError at the end of the bytes."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content, self.position, self.depth = content, 0, 0
+
+    def byte(self) -> int:
+        self.position += 1
+        return self.content[self.position - 1]
+
+    def varint(self) -> int:
+        value = shift = 0
+        while (byte := self.byte()) & 128:
+            value |= (byte & 127) << shift
+            shift += 7
+        return value | byte << shift
+
+    def integer(self) -> int:
+        value = self.varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def skip(self, count: int) -> None:
+        self.position += count
+        if self.position > len(self.content):
+            raise IndexError("the end of the bytes")
+
+    def struct(self) -> dict[int, Any]:
+        values: dict[int, Any] = {}
+        field = 0
+        while kind := self.byte():
+            field = field + (kind >> 4) if kind >> 4 else self.integer()
+            values[field] = kind & 15 == 1 if kind & 15 in (1, 2) else self.value(kind & 15)
+        return values
+
+    def value(self, kind: int) -> Any:
+        if kind in (1, 2, 3):
+            return self.byte()
+        if kind in (4, 5, 6):
+            return self.integer()
+        if kind == _DOUBLE:
+            return self.skip(8)
+        if kind == _TEXT:
+            return self.skip(self.varint())
+        if kind in _LIST:
+            return self._items(self.byte())
+        if kind == _NESTED and self.depth < 8:
+            self.depth += 1
+            values = self.struct()
+            self.depth -= 1
+            return values
+        raise IndexError(f"type {kind} does not occur in a page header")
+
+    def _items(self, head: int) -> None:
+        count = head >> 4 if head >> 4 < 15 else self.varint()
+        for _ in range(min(count, len(self.content))):
+            self.value(head & 15)
