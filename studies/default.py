@@ -13,6 +13,7 @@ one job is one row with one seed. Records are below DIR/run/DATASET/ROW; repeat 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
-from studies.comparisons import Comparison, Loader, Settings, known, rated, sources_and_targets
+from studies.comparisons import Comparison, Loader, Settings, known, sources_and_targets
 from studies.primary import Job, Runner, make_parser, named, records_of, run_jobs, say
 from studies.primary_tables import source_score
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 STAGES = ("search", "choose", "run")
 SEEDS = 5
+ROWS_PER_DOMAIN = 1000
 PRETRAINED_RATES, SCRATCH_RATES = (1e-5, 3e-5, 1e-4, 3e-4), (3e-4, 1e-3, 3e-3, 1e-2)
 FIRST: Settings = {  # training settings of the first version, besides the learning rate
     "schedule": "constant", "warmup": 0.0, "average": "none", "decay": "all", "steps": 300, "every": 25, "patience": 0,
@@ -80,6 +82,11 @@ class Setting:
         return settings
 
 
+def limited(name: str, data: Path) -> Dataset:
+    """Return at most `ROWS_PER_DOMAIN` rows per domain of a published data set."""
+    return known(name, data).limited(ROWS_PER_DOMAIN)
+
+
 def digits(data: Path) -> Dataset:
     """Return digits of MNIST, MNIST turned by 45 degrees, MNIST with noise, and USPS as vectors of 256 pixels."""
     import numpy as np
@@ -122,7 +129,7 @@ _TEXT: dict[str, Any] = {"text": True, "pretrained": True}
 _CROSS: Settings = {"plan": "cross-dataset", "metric": "macro_f1", "encoder": "minilm", "tune": "full"}
 DATASETS: dict[str, Setting] = {
     "rated": Setting(
-        title="rated sentences, one of 4 domains left out", load=rated, **_TEXT, seconds=150,
+        title="rated sentences, one of 4 domains left out", load=partial(limited, "vader"), **_TEXT, seconds=150,
         settings={**_LEFT_OUT, "metric": "macro_f1", "encoder": "minilm", "tune": "full"},
     ),
     "sentiment": Setting(
@@ -134,7 +141,7 @@ DATASETS: dict[str, Setting] = {
         settings={**_CROSS, "plan.targets": ["snli", "sick"]}, seconds=150,
     ),
     "pacs": Setting(
-        title="PACS at 96 pixels, one of 4 styles left out", load=partial(known, "pacs"), pretrained=True, seconds=250,
+        title="PACS at 96 pixels, one of 4 styles left out", load=partial(limited, "pacs"), pretrained=True, seconds=250,
         settings={
             **_LEFT_OUT, "plan.inside": True, "encoder": "vit:models/dino", "encoder.size": 112, "tune": "full",
             "augment": "domainbed",
@@ -172,7 +179,8 @@ class DefaultRunner(Runner):
         from holdfast.search.rates import search_rates
 
         compared = job.row in COMPARED
-        workspace = replace(self.workspace(job), out=self.out / job.stage / job.comparison / job.row)
+        work = self.out / "work" / job.comparison / job.row / str(job.seed)  # one per process, because runs lock it
+        workspace = replace(self.workspace(job), out=work)
         workspace.keep_outputs = compared
         settings = DATASETS[job.comparison].row(job.row, job.rate or None)
         method, plan, metric = settings.pop("method", "erm"), settings.pop("plan"), settings.pop("metric")
@@ -181,8 +189,9 @@ class DefaultRunner(Runner):
         )
         jobs = resolve(request, workspace)
         records = run_all(search_rates(jobs, workspace)[0] if compared else jobs, workspace)
-        for record in combine(records, workspace) if compared else ():
-            record.save(self.out / job.stage / job.comparison / job.row / "records")
+        for record in [*records, *(combine(records, workspace) if compared else ())]:
+            record.save(job.path(self.out).parents[1] / "records")
+        shutil.rmtree(work)
         write_text(job.path(self.out), "")
 
 

@@ -233,7 +233,8 @@ def decode_images(jobs: Sequence[Job], runner: Runner) -> None:
 
             os.chdir(runner.data)
             on_cpu = {job.comparison: replace(runner.comparisons[job.comparison], device="cpu")}
-            assemble(*Runner(runner.data, runner.out, on_cpu).prepare(job))
+            decoder = Runner(runner.data, runner.out, on_cpu)
+            assemble(*decoder.prepare(replace(job, episode=job.episode or decoder.episodes(job)[0])))
             os.chdir(here)
 
 

@@ -15,7 +15,7 @@ from holdfast.nn.memory.initialise import choose_slots, solve_scale, thin
 from holdfast.nn.memory.read import mean_values
 
 MAX_SHIFT = 30.0  # of the scores of new slots
-VALUES = 0.3  # scale of initial values, relative to the inputs: larger ones outweigh the inputs of a short training
+VALUES = 0.03  # scale of initial values, relative to the inputs: larger ones outweigh the inputs of a short training
 
 
 class SegmentedSlots(nn.Module):
@@ -131,7 +131,7 @@ class MemoryBank(SegmentedSlots):
 
         Keys are standardised states without the direction of their mean, scaled so that a read of the segment uses 16
         effective slots; keys of a later segment are shifted so that it gets its share of the slots in the mean read.
-        Values have 0.3 times the mean and standard deviation of the inputs, later ones those of earlier values.
+        Values have 0.03 times the mean and standard deviation of the inputs, later ones those of earlier values.
         """
         mean, deviation = states.mean(0)[:, None], states.std(0, correction=0)[:, None]  # (g, 1, h)
         deviation = deviation.clamp(min=1e-2 * float(deviation.max()) + 1e-12)
