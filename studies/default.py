@@ -36,6 +36,7 @@ STAGES = ("search", "choose", "run")
 SEEDS = 5
 ROWS_PER_DOMAIN = 1000
 PRETRAINED_RATES, SCRATCH_RATES = (1e-5, 3e-5, 1e-4, 3e-4), (3e-4, 1e-3, 3e-3, 1e-2)
+SCRATCH_RATE = 1e-3  # of the first version, for parts that are not pretrained
 FIRST: Settings = {  # training settings of the first version, besides the learning rate
     "schedule": "constant", "warmup": 0.0, "average": "none", "decay": "all", "steps": 300, "every": 25, "patience": 0,
 }  # fmt: skip
@@ -45,6 +46,7 @@ ROWS: Mapping[str, Settings] = {
     "no-search": {},  # the rows below have the default rate too
     "first": FIRST,  # with the first version's rate
     "searched": FIRST,  # with the rate that source validation prefers
+    "frozen": {**FIRST, "tune": "frozen"},  # the first version's tuning mode for pretrained encoders
     "no-average": {"average": "none"},
     "no-decay": {"schedule": "constant", "warmup": 0.0},
     "300-steps": {"steps": 300, "every": 25, "patience": 0},
@@ -71,14 +73,14 @@ class Setting:
 
     @property
     def first_rate(self) -> float:
-        return 5e-5 if self.pretrained else 1e-3
+        return 5e-5 if self.pretrained else SCRATCH_RATE
 
     def row(self, name: str, rate: float | None = None) -> dict[str, Any]:
         """Return the settings of a row, and its rate if it has a fixed one."""
         settings = {**self.settings, **ROWS[name]}
-        if name in ("first", "searched"):
+        if name in ("first", "searched", "frozen"):
             settings |= {"encoder.length": FIRST_LENGTH} if self.text else {}
-            settings["lr"] = self.first_rate if rate is None else rate
+            settings["lr"] = SCRATCH_RATE if name == "frozen" else self.first_rate if rate is None else rate
         return settings
 
 
@@ -141,7 +143,8 @@ DATASETS: dict[str, Setting] = {
         settings={**_CROSS, "plan.targets": ["snli", "sick"]}, seconds=150,
     ),
     "pacs": Setting(
-        title="PACS at 96 pixels, one of 4 styles left out", load=partial(limited, "pacs"), pretrained=True, seconds=250,
+        title="PACS at 96 pixels, one of 4 styles left out", load=partial(limited, "pacs"), pretrained=True,
+        seconds=250,
         settings={
             **_LEFT_OUT, "plan.inside": True, "encoder": "vit:models/dino", "encoder.size": 112, "tune": "full",
             "augment": "domainbed",
@@ -245,6 +248,7 @@ def row_jobs(names: Sequence[str], rows: Sequence[str], out: Path) -> list[Job]:
         for seed in range(SEEDS)
         for name in names
         for row in rows
+        if row != "frozen" or DATASETS[name].pretrained
     ]
 
 

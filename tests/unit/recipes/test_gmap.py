@@ -53,7 +53,7 @@ def specs_of(name: str, data, rows=(), *, corner: bool = False):
         workspace = Workspace(job_dataset(job, sets, None))
         spec = builder.spec(job, workspace)
         for episode in workspace.episodes(spec):
-            check_episode(spec, episode, workspace)
+            check_episode(spec, episode)
             assert {part.domain for part in episode.stages[0].test} == set(job.targets)
         specs[job.row.name, job.data] = spec
     return specs

@@ -101,7 +101,7 @@ def test_rows_build_valid_specs(name, folder):
         spec = builder.spec(job, workspace)
         assert spec.plan == "given"
         (episode,) = workspace.episodes(spec)
-        check_episode(spec, episode, workspace)
+        check_episode(spec, episode)
         assert {part.domain for part in episode.stages[0].test} >= set(job.targets)
         if "real" in catalog.lookup("necks", spec.neck).setting_names():
             assert spec.neck_args["real"] in (0, 128, 192, 256, 512, 1024)
@@ -138,7 +138,7 @@ def test_images_have_their_steps_crops_and_splits(folder):
         spec = builder.spec(job, workspace)
         specs[job.row.name, job.data] = spec
         (episode,) = workspace.episodes(spec)
-        check_episode(spec, episode, workspace)
+        check_episode(spec, episode)
         assert (spec.batch, spec.every, spec.warmup, spec.lr, spec.tune) == (128, 30, 10.0, 0.003, "full")
     assert {data: specs["vit", data].steps for data in sets} == {
         "dtd": 1000, "pets": 500, "flowers": 500, "cifar100": 10_000,

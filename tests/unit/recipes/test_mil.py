@@ -60,7 +60,7 @@ def test_rows_build_valid_specs(name, sets):
         assert spec.encoder_args == {"pooling": "cls", "length": 128 if job.data in ("mnli", "snli", "sick") else 256}
         plan = workspace.episodes(spec)
         for episode in plan:
-            check_episode(spec, episode, workspace)
+            check_episode(spec, episode)
         assert {part.domain for episode in plan for part in episode.stages[0].test} >= set(job.targets)
         assert (job.only or {e.name for e in plan}) <= {e.name for e in plan}
         count += 1

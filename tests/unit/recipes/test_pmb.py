@@ -67,7 +67,7 @@ def test_rows_build_valid_specs(name, sets):
         assert spec.encoder_args == {"init": "published", **sizes}
         plan = workspace.episodes(spec)
         for episode in plan:
-            check_episode(spec, episode, workspace)
+            check_episode(spec, episode)
         domains = 5 if name in ("pmb/table3", "pmb/table4") else 2
         if job.plan == "stream":
             (episode,) = plan
@@ -99,7 +99,7 @@ def test_rows_of_the_dialogue_build_specs_of_the_respond_task(tmp_path):
             "max_words": 27_000,
         }  # fmt: skip
         (episode,) = workspace.episodes(spec)
-        check_episode(spec, episode, workspace)
+        check_episode(spec, episode)
         sizes = {part.domain: len(part) for part in episode.stages[0].test}
         assert sizes == {"films": 5, "ubuntu": 33}  # a twentieth where the file names no split
     percent = {name: column.percent for name, column in recipe.columns.items()}

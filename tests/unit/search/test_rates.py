@@ -45,7 +45,7 @@ def test_labels_of_a_target_do_not_change_its_rate(tmp_path):
         name = f"to-{target}" if plan == "leave-one-out" else next(iter(own))
         assert own[name].scores == other[name].scores
         assert own[name].rate == other[name].rate
-        assert len(own[name].scores) == 3
+        assert len(own[name].scores) in (3, 4)
     folds, others = (searched(data, tmp_path / f"again{i}")[1] for i, data in enumerate((DATA, changed)))
     by_target = [{choice.target: choice.scores for choice in choices} for choices in (folds, others)]
     assert by_target[0]["to-domain-1"] != by_target[1]["to-domain-1"]  # a source of the other targets
@@ -53,12 +53,12 @@ def test_labels_of_a_target_do_not_change_its_rate(tmp_path):
 
 def test_every_method_tries_the_same_rates_and_jobs_have_the_best(tmp_path):
     jobs, choices = searched(DATA, tmp_path, "erm", "coral")
-    default = jobs[0].spec.searched["lr"][1]
+    default = resolve(Request(steps=8, every=4, **OPTIONS), Workspace(DATA, cache=None))[0].spec.lr
     for method in ("erm", "coral"):
         own = {choice.target: choice for choice in choices if choice.method == method}
         assert set(own) == {*(f"to-{domain}" for domain in DATA.domains), ""}
         for choice in own.values():
-            assert np.allclose(sorted(choice.scores), [default / 3, default, 3 * default])
+            assert {round(rate / default, 3) for rate in choice.scores} >= {0.333, 1, 3}
             assert choice.scores[choice.rate] == max(choice.scores.values())
         mine = [job for job in jobs if job.spec.method == method]
         assert all(job.spec.lr == own[job.episode].rate for job in mine)
@@ -69,15 +69,32 @@ def test_every_method_tries_the_same_rates_and_jobs_have_the_best(tmp_path):
     assert searched(DATA, tmp_path, "erm", "coral")[0] == jobs  # read from the records
 
 
+def test_the_next_rate_is_tried_where_the_best_is_the_lowest_or_the_highest(tmp_path):
+    jobs, choices = searched(DATA, tmp_path, "erm", "coral")
+    default = resolve(Request(steps=8, every=4, **OPTIONS), Workspace(DATA, cache=None))[0].spec.lr
+    edges = {0: None, 1: 1 / 9, 2: 9}
+    expected = []
+    for choice in choices:
+        first = [choice.scores[default * factor] for factor in rates.FACTORS]
+        beyond = edges[int(np.argmax(first))]
+        further = [rate / default for rate in choice.scores if rate not in [default * f for f in rates.FACTORS]]
+        assert np.allclose(further, [] if beyond is None else [beyond])
+        expected.append(beyond)
+    assert set(expected) - {None}  # the case occurs in this data
+    tried = {round(rate / default, 3) for job in jobs if job.spec.method == "erm" for rate in job.spec.searched["lr"]}
+    assert tried >= {0.333, 1, 3}
+    assert len(tried) > 3
+
+
 def test_rate_of_a_model_of_all_domains_leaves_out_each_domain(tmp_path):
     workspace = Workspace(DATA, cache=None, out=tmp_path)
     request = Request(plan="all", steps=8, every=4, **OPTIONS)
     choice = rate_of_fit(request, workspace)
     assert choice is not None
     assert choice.scores[choice.rate] == max(choice.scores.values())
-    assert len(choice.scores) == 3
     folds = list(load(tmp_path / "rates"))
-    assert len(folds) == 12
+    assert len(folds) == 4 * len(choice.scores)
+    assert len(choice.scores) in (3, 4)
     assert {record.spec["steps"] for record in folds} == {4}
     frozen = Request(plan="all", tune="frozen", steps=8, every=4, **OPTIONS)
     assert rate_of_fit(frozen, Workspace(DATA, cache=None, out=tmp_path / "frozen")) is None

@@ -1,11 +1,14 @@
 """The study of the default settings: rows, the chosen rate, and one job with baselines and combinations."""
 
+from statistics import fmean
+
 import pytest
 
 from holdfast.data.synthetic import world
 from holdfast.record import load
-from studies import default
-from studies.default import DATASETS, FIRST, ROWS, DefaultRunner, RowJob, Setting, comparison_of
+from studies import default, default_tables
+from studies.default import DATASETS, FIRST, ROWS, DefaultRunner, RowJob, Setting, comparison_of, row_jobs
+from studies.pack_results import pack_all
 
 
 @pytest.fixture
@@ -24,8 +27,16 @@ def test_rows_of_the_first_version_have_its_settings():
         assert {**rated.row(name), **FIRST} == rated.row(name)
     assert (rated.row("first")["lr"], digits.row("first")["lr"]) == (5e-5, 1e-3)
     assert rated.row("searched", 3e-5)["lr"] == 3e-5
+    assert (rated.row("frozen")["lr"], rated.row("frozen")["tune"]) == (1e-3, "frozen")
     assert rated.row("first")["encoder.length"] == 128
     assert not {"lr", "steps", "schedule", "average"} & set(rated.row("default"))
+
+
+def test_only_pretrained_encoders_have_a_frozen_row(tmp_path):
+    jobs = row_jobs(["rated", "digits"], ["default", "frozen"], tmp_path)
+    assert {(job.comparison, job.row) for job in jobs} == {
+        ("rated", "default"), ("rated", "frozen"), ("digits", "default"),
+    }  # fmt: skip
 
 
 def test_one_job_writes_baselines_network_and_stack(small, tmp_path):
@@ -46,5 +57,30 @@ def test_the_rate_is_chosen_on_source_validation(small, tmp_path, capsys):
     default.choose(["small"], tmp_path)
     assert "small: {'rate': " in capsys.readouterr().out
     jobs = default.row_jobs(["small"], list(ROWS), tmp_path)
-    assert len(jobs) == default.SEEDS * len(ROWS)
+    assert len(jobs) == default.SEEDS * (len(ROWS) - 1)
     assert {job.rate in small.rates for job in jobs if job.row == "searched"} == {True}
+
+
+def test_tables_compare_the_default_with_other_rows_per_seed(small, tmp_path):
+    runner = DefaultRunner(tmp_path, tmp_path, {"small": comparison_of("small")})
+    for row in ("default", "first", "searched", "no-search"):
+        for seed in (0, 1):
+            runner.run(RowJob("run", "small", "", "", row, 1e-3 if row == "searched" else 0.0, seed))
+    by_row = {row.name: list(load(row)) for row in (tmp_path / "run" / "small").iterdir()}
+    pack_all(tmp_path / "run")
+    records = default_tables.packed_records(tmp_path)
+    assert {row: len(each) for row, each in records["small"].items()} == {
+        row: len(each) for row, each in by_row.items()
+    }
+    scores, best = default_tables.scores_of("small", records["small"])
+    stack = [r.stages[-1]["test"] for r in by_row["default"] if r.spec["method"] == "stack" and r.spec["seed"] == 1]
+    expected = fmean(100 * each["accuracy"] for test in stack for each in test.values())
+    assert scores["default"][1] == pytest.approx(expected)
+    assert scores["default"].keys() == scores["first"].keys() == {0, 1}
+    assert best == "logistic, features"
+    gain = fmean(scores["default"][seed] - scores["first"][seed] for seed in (0, 1))
+    assert f"{gain:+.2f} (" in default_tables.main_table(records)[2]
+    assert default_tables.average_table(records)[2].startswith(f"| first version, tuned | 1 | 2 | {gain:+.2f} (")
+    assert len(default_tables.ablation_table(records)) == len(default_tables.combination_table(records)) == 3
+    partial = {**records["small"], "first": records["small"]["first"][1:]}
+    assert len(default_tables.scores_of("small", partial)[0]["first"]) == 1  # a seed without all targets
