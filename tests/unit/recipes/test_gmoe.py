@@ -66,7 +66,7 @@ def test_rows_build_valid_specs(name, workspaces):
     for job in jobs:
         spec = builder.spec(job, workspaces[job.data])
         plan = workspaces[job.data].episodes(spec)
-        check_episode(spec, plan[0], workspaces[job.data])
+        check_episode(spec, plan[0])
         assert (spec.batch, spec.optimizer, spec.augment, spec.clip) == (32, "adam", "domainbed", 0.0)
         scored = {part.domain for episode in plan for stage in episode.stages for part in (*stage.test, *stage.valid)}
         assert scored >= set(job.targets)
