@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.data.dataset import Dataset
     from holdfast.data.load import load_data
     from holdfast.data.synthetic import world
-    from holdfast.estimator import DomainClassifier
+    from holdfast.estimator import DomainClassifier, DomainRegressor
     from holdfast.models.adapt import Adaptation, Terms, adapt
     from holdfast.models.pretrain import Pretraining, pretrain
     from holdfast.nn.graft.api import graft, grafted_parameters, load_graft, plain_state, save_graft, ungraft
@@ -33,7 +33,7 @@ _HOME = {  # module -> public names
     "data.dataset": ("Dataset",),
     "data.load": ("load_data",),
     "data.synthetic": ("world",),
-    "estimator": ("DomainClassifier",),
+    "estimator": ("DomainClassifier", "DomainRegressor"),
     "models.adapt": ("Adaptation", "Terms", "adapt"),
     "models.pretrain": ("Pretraining", "pretrain"),
     "nn.graft.api": ("graft", "grafted_parameters", "load_graft", "plain_state", "save_graft", "ungraft"),
@@ -45,9 +45,9 @@ _HOME = {  # module -> public names
 }
 
 __all__ = [
-    "Adaptation", "Audit", "BadInput", "Comparison", "Dataset", "DomainClassifier", "Graphs", "Pretraining",
-    "Reproduction", "RunRecord", "Spec", "Sweep", "Terms", "adapt", "audit", "auxiliary_loss", "compare", "graft",
-    "grafted_parameters", "launch", "load_data", "load_graft", "plain_state", "pretrain", "refit", "reproduce",
+    "Adaptation", "Audit", "BadInput", "Comparison", "Dataset", "DomainClassifier", "DomainRegressor", "Graphs",
+    "Pretraining", "Reproduction", "RunRecord", "Spec", "Sweep", "Terms", "adapt", "audit", "auxiliary_loss", "compare",
+    "graft", "grafted_parameters", "launch", "load_data", "load_graft", "plain_state", "pretrain", "refit", "reproduce",
     "save_graft", "sweep", "tape", "ungraft", "world",
 ]  # fmt: skip
 

@@ -1,16 +1,19 @@
-"""DomainClassifier: a scikit-learn estimator for data with several domains, with `adapt` and model folders.
+"""DomainClassifier and DomainRegressor: scikit-learn estimators for data with several domains.
+
+Both have `adapt`, foreign scores and model folders.
 
 n examples, c classes, d features
 """
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
 
@@ -20,12 +23,13 @@ from holdfast.core.files import cache_folder, locked
 from holdfast.data.align import with_classes
 from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import Raw
-from holdfast.data.readers.memory import as_dataset, as_labels, as_raw, original_labels
+from holdfast.data.readers.memory import as_dataset, as_labels, as_numeric_dataset, as_raw, original_labels
 from holdfast.data.sample import check_sample, draw_sample
 from holdfast.data.splits import HeldOut
 from holdfast.models.adapt import Terms, adapt_model, continue_training
 from holdfast.models.calibration import fit_calibration
 from holdfast.models.memory import add_examples, delete_examples, name_stored_examples
+from holdfast.models.outputs import NumberPredictions, predict_numbers
 from holdfast.models.prototypes import check_prototypes
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.models.unlabelled import check_adaptation, correct_class_mix
@@ -43,11 +47,8 @@ class NotFitted(BadInput, NotFittedError):
     """An estimator was used before it was fitted."""
 
 
-class DomainClassifier(ClassifierMixin, BaseEstimator):
-    """Classifier trained on examples of several domains; parameters are stored unchanged, as scikit-learn requires.
-
-    Without `domains`, all examples form one domain, and a method that needs several is replaced by erm with a warning.
-    """
+class DomainEstimator(BaseEstimator, ABC):
+    """Base of the estimators: parameters, training on a Dataset, adaptation and model folders."""
 
     n_features_in_: int
     feature_names_in_: np.ndarray
@@ -73,44 +74,13 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         self.seed, self.device, self.cache, self.settings = seed, device, cache, settings
         self.keep_sample = keep_sample  # examples per domain that a model folder stores for `adapt`
 
-    def fit(self, X: Any, y: Any, *, domains: Sequence[Any] | None = None) -> Self:
-        """Train on texts, text pairs, vectors, uint8 images, image paths, Graphs or torch-geometric Data.
+    @abstractmethod
+    def _dataset(self, X: Any, y: Any, domains: Sequence[Any] | None) -> Dataset:
+        """Return the examples with the targets of the estimator."""
 
-        Args:
-            X: examples; vectors have the shape (n, d).
-            y: labels, shape (n,).
-            domains: name of the domain per example; None means one domain.
-        """
-        dataset = as_dataset(X, y, domains)
-        self._check_features(X, dataset.raw, reset=True)
-        self._fit(dataset, *self._method_for(domains))
-        self.classes_ = original_labels(dataset.classes, as_labels(y))
-        return self
-
-    def partial_fit(
-        self, X: Any, y: Any, classes: Sequence[Any] | None = None, *, domains: Sequence[Any] | None = None
-    ) -> Self:
-        """Continue training on more examples.
-
-        The first call needs all `classes` and determines the vocabulary and the scale of the encoder.
-        """
-        dataset = as_dataset(X, y, domains)
-        if self.__sklearn_is_fitted__():
-            if classes is not None and set(map(str, classes)) != set(self._saved.classes):
-                raise BadInput(f"classes were set by the first call ({', '.join(self._saved.classes)}): leave them out")
-            self._check_features(X, dataset.raw)
-            cache = cache_folder() if self.cache else None
-            self._saved = continue_training(self._saved, dataset, device=choose_device(self.device), cache=cache)
-            self.record_ = self._saved.record
-            return self
-        if classes is None:
-            raise BadInput("the first call of partial_fit needs classes: pass all labels that will occur")
-        labels = as_labels(classes)
-        _, names = encode(labels)
-        self._check_features(X, dataset.raw, reset=True)
-        self._fit(with_classes(dataset, names), *self._method_for(domains), calibrate=False)
-        self.classes_ = original_labels(names, labels)
-        return self
+    def _restore(self, saved: SavedModel) -> None:
+        """Take over a trained model."""
+        self._saved, self.record_ = saved, saved.record
 
     def fit_dataset(
         self, dataset: Dataset, *, folder: Path | None = None, watch: ProgressListener | None = None,
@@ -158,8 +128,7 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
             self.record_, assembly = checked.record, checked.assembly
             self.notes_ += (*checked.notes, *check_prototypes(spec, episode.stages[-1], self.record_, assembly))
             watch.end(self.record_)
-            self.classes_ = np.asarray(dataset.classes)
-            self._saved = self._saved_model(dataset, assembly, episode.stages[-1], calibrate=calibrate)
+            self._restore(self._saved_model(dataset, assembly, episode.stages[-1], calibrate=calibrate))
             if folder is not None and parallel.is_first():
                 self.save_pretrained(folder)
             saver.finish()
@@ -208,46 +177,21 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         `earlier` is (X, y, domains) of the data it was fitted on; it is not needed with `keep_sample`.
         """
         terms, model = terms or Terms(device=self.device), self._model()
-        new = as_dataset(X, y, [domain] * len(list(y)))
+        new = self._dataset(X, y, [domain] * len(list(y)))
         self._check_features(X, new.raw)
-        past = () if earlier is None else (as_dataset(*earlier),)
+        past = () if earlier is None else (self._dataset(*earlier),)
         result = adapt_model(model, new, terms, domain=domain, earlier=past)
         if result.refused and not terms.force:
             raise BadInput(result.refused)
         self._saved, self.record_ = result.model, result.model.record
         return self
 
-    def add_examples(self, X: Any, y: Sequence[Any]) -> Self:
-        """Store labelled examples in the memory of a model with `predict=knn`; predictions use them at once."""
-        model, new = self._model(), as_dataset(X, y, None)
-        self._check_features(X, new.raw)
-        add_examples(model, new.raw, with_classes(new, model.classes).y, device=self.device)
-        return self
-
-    def delete_examples(self, X: Any) -> int:
-        """Delete the stored examples with this content, training examples included; return their number."""
-        return delete_examples(self._model(), self._raw(X))
-
     def foreignness(self, X: Any) -> np.ndarray:
         """Return the percentile of each example's distance to the training data, among validation examples.  # (n,)"""
-        foreign = self._model().predict(self._raw(X), device=choose_device(self.device)).foreign
+        foreign = self._model().outputs(self._raw(X), device=choose_device(self.device)).foreign
         if foreign is None:
             raise BadInput("this model has no foreign scores: fit it again")
         return foreign
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Return probabilities in the order of `classes_`.  # (n, c)"""
-        return self._model().probabilities(self._raw(X), device=choose_device(self.device))
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable label per example.  # (n,)"""
-        chosen = self.predict_proba(X).argmax(axis=1)
-        return self.classes_[chosen]
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy."""
-        correct = [str(a) == str(b) for a, b in zip(self.predict(X), y, strict=True)]
-        return float(np.average(correct, weights=sample_weight))
 
     def save_pretrained(self, folder: str | Path) -> Path:
         """Write a model folder for `from_pretrained` and `holdfast predict`; labels are stored as strings."""
@@ -255,30 +199,30 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], *, without: Collection[str] = (), **options: Any) -> Self:
-        """Create an unfitted classifier from the spec of a record, without some of its settings."""
+        """Create an unfitted estimator from the spec of a record, without some of its settings."""
         names = ("method", "encoder", "tune", "steps", "batch", "lr", "metric", "seed")
         settings = {key: value for key, value in spec_settings(spec).items() if key not in without}
         return cls(**{name: spec[name] for name in names}, settings=settings, **options)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, device: str = "auto") -> Self:
-        """Load a fitted classifier from a model folder."""
+        """Load a fitted estimator from a model folder."""
         saved = load_model(Path(folder))
         spec, inputs = saved.record.spec, saved.encoder.settings.get("inputs")
-        classifier = cls.from_spec(spec, device=device)
-        classifier.classes_, classifier._saved, classifier.record_ = np.asarray(saved.classes), saved, saved.record
+        estimator = cls.from_spec(spec, device=device)
+        estimator._restore(saved)
         if saved.encoder.takes == "vector" and inputs is not None:
-            classifier.n_features_in_ = int(inputs)
+            estimator.n_features_in_ = int(inputs)
         if saved.columns is not None:
-            classifier.feature_names_in_ = np.asarray(saved.columns, dtype=object)
-        return classifier
+            estimator.feature_names_in_ = np.asarray(saved.columns, dtype=object)
+        return estimator
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_saved" in self.__dict__
 
     def _model(self) -> SavedModel:
         if not self.__sklearn_is_fitted__():
-            raise NotFitted("this DomainClassifier is not fitted yet: call fit first")
+            raise NotFitted(f"this {type(self).__name__} is not fitted yet: call fit first")
         return self._saved
 
     def _raw(self, X: Any) -> Raw:
@@ -294,3 +238,126 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
                 self.__dict__.pop(name, None)
         if raw.kind == "vector" and raw is not X and (reset or names[0] in self.__dict__):
             validate_data(self, X, reset=reset, skip_check_array=True)
+
+
+class DomainClassifier(ClassifierMixin, DomainEstimator):
+    """Classifier trained on examples of several domains; parameters are stored unchanged, as scikit-learn requires.
+
+    Without `domains`, all examples form one domain, and a method that needs several is replaced by erm with a warning.
+    """
+
+    def _dataset(self, X: Any, y: Any, domains: Sequence[Any] | None) -> Dataset:
+        return as_dataset(X, y, domains)
+
+    def _restore(self, saved: SavedModel) -> None:
+        super()._restore(saved)
+        self.classes_ = np.asarray(saved.classes)
+
+    def fit(self, X: Any, y: Any, *, domains: Sequence[Any] | None = None) -> Self:
+        """Train on texts, text pairs, vectors, uint8 images, image paths, Graphs or torch-geometric Data.
+
+        Args:
+            X: examples; vectors have the shape (n, d).
+            y: labels, shape (n,).
+            domains: name of the domain per example; None means one domain.
+        """
+        dataset = as_dataset(X, y, domains)
+        self._check_features(X, dataset.raw, reset=True)
+        self._fit(dataset, *self._method_for(domains))
+        self.classes_ = original_labels(dataset.classes, as_labels(y))
+        return self
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: Sequence[Any] | None = None, *, domains: Sequence[Any] | None = None
+    ) -> Self:
+        """Continue training on more examples.
+
+        The first call needs all `classes` and determines the vocabulary and the scale of the encoder.
+        """
+        dataset = as_dataset(X, y, domains)
+        if self.__sklearn_is_fitted__():
+            if classes is not None and set(map(str, classes)) != set(self._saved.classes):
+                raise BadInput(f"classes were set by the first call ({', '.join(self._saved.classes)}): leave them out")
+            self._check_features(X, dataset.raw)
+            cache = cache_folder() if self.cache else None
+            self._saved = continue_training(self._saved, dataset, device=choose_device(self.device), cache=cache)
+            self.record_ = self._saved.record
+            return self
+        if classes is None:
+            raise BadInput("the first call of partial_fit needs classes: pass all labels that will occur")
+        labels = as_labels(classes)
+        _, names = encode(labels)
+        self._check_features(X, dataset.raw, reset=True)
+        self._fit(with_classes(dataset, names), *self._method_for(domains), calibrate=False)
+        self.classes_ = original_labels(names, labels)
+        return self
+
+    def add_examples(self, X: Any, y: Sequence[Any]) -> Self:
+        """Store labelled examples in the memory of a model with `predict=knn`; predictions use them at once."""
+        model, new = self._model(), as_dataset(X, y, None)
+        self._check_features(X, new.raw)
+        add_examples(model, new.raw, with_classes(new, model.classes).y, device=self.device)
+        return self
+
+    def delete_examples(self, X: Any) -> int:
+        """Delete the stored examples with this content, training examples included; return their number."""
+        return delete_examples(self._model(), self._raw(X))
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return probabilities in the order of `classes_`.  # (n, c)"""
+        return self._model().probabilities(self._raw(X), device=choose_device(self.device))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable label per example.  # (n,)"""
+        chosen = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[chosen]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy."""
+        correct = [str(a) == str(b) for a, b in zip(self.predict(X), y, strict=True)]
+        return float(np.average(correct, weights=sample_weight))
+
+
+class DomainRegressor(RegressorMixin, DomainEstimator):
+    """Regression on examples of several domains; parameters are stored unchanged, as scikit-learn requires.
+
+    Without `domains`, all examples form one domain, and a method that needs several is replaced by erm with a warning.
+    `settings` may choose the loss, such as `{"task.loss": "huber"}`, and `task.level`, the probability of an interval.
+    """
+
+    def _dataset(self, X: Any, y: Any, domains: Sequence[Any] | None) -> Dataset:
+        return as_numeric_dataset(X, y, domains)
+
+    def _restore(self, saved: SavedModel) -> None:
+        if saved.predicts != "numbers":
+            raise BadInput(f"a model of the task {saved.task} does not predict numbers: load it with DomainClassifier")
+        super()._restore(saved)
+
+    def fit(self, X: Any, y: Any, *, domains: Sequence[Any] | None = None) -> Self:
+        """Train on texts, text pairs, vectors, uint8 images, image paths, Graphs or torch-geometric Data.
+
+        Args:
+            X: examples; vectors have the shape (n, d).
+            y: numbers, shape (n,).
+            domains: name of the domain per example; None means one domain.
+        """
+        dataset = self._dataset(X, y, domains)
+        self._check_features(X, dataset.raw, reset=True)
+        return self._fit(dataset, *self._method_for(domains))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the predicted number per example.  # (n,)"""
+        return self._predictions(X).values
+
+    def predict_interval(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lower and upper ends of the prediction intervals.  # (n,), (n,)
+
+        They cover `task.level` of new examples of the training domains, 90% by default; in a new domain, usually less.
+        """
+        predictions = self._predictions(X)
+        if predictions.low is None or predictions.high is None:
+            raise BadInput("this model has no intervals, because it had too few validation examples: fit it on more")
+        return predictions.low, predictions.high
+
+    def _predictions(self, X: Any) -> NumberPredictions:
+        return predict_numbers(self._model(), self._raw(X), device=choose_device(self.device))

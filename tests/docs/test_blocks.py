@@ -60,6 +60,7 @@ PYTHON = {  # number of Python blocks per document
     "docs/adding-an-encoder.md": 2,
     "docs/prompting.md": 1,
     "docs/python.md": 3,
+    "docs/tasks.md": 1,
     "docs/theory.md": 2,
     "docs/tutorials/graphs.md": 1,
 }
@@ -71,7 +72,7 @@ LINES = {  # number of `holdfast` commands per document
     "docs/dialogue.md": 3,
     "docs/scaling.md": 1,
     "docs/serving.md": 5,
-    "docs/tasks.md": 7,
+    "docs/tasks.md": 12,
     "docs/tutorial.md": 7,
     "docs/tutorials/features.md": 3,
     "docs/tutorials/graphs.md": 2,
@@ -104,6 +105,20 @@ def marked(counts: dict[str, int]) -> list:
     return [pytest.param(name, marks=MARKED.get(name, ())) for name in counts]
 
 
+def write_targets(folder: Path) -> None:
+    """Tables of numbers with a number, a set of labels, or a level as the label."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(72, 2))
+    labels = {
+        "prices": [f"{20 + 5 * a - b:.3f}" for a, b in x],
+        "colours": ["|".join(n for n, v in zip(("red", "blue"), row, strict=True) if v > 0) for row in x],
+        "grades": [("low", "medium", "high")[int(np.clip(np.floor(a + 1.5), 0, 2))] for a, _ in x],
+    }
+    for name, values in labels.items():
+        lines = [f"{a:.4f},{b:.4f},{v},{'xyz'[i % 3]}" for i, ((a, b), v) in enumerate(zip(x, values, strict=True))]
+        (folder / f"{name}.csv").write_text("\n".join(["width,height,label,domain", *lines]) + "\n")
+
+
 @pytest.fixture
 def workdir(tmp_path, monkeypatch) -> Path:
     """A working directory with the files that the documents use."""
@@ -119,6 +134,7 @@ def workdir(tmp_path, monkeypatch) -> Path:
     (tmp_path / "messages.csv").write_text("id,message\na,do you have two tea?\nb,do you have one rope?\n")
     (tmp_path / "hats.csv").write_text("text,label\n" + "fine great hat,pos\ndull poor hat,neg\n" * 10)
     (tmp_path / "new.csv").write_text("id,text\nx1,great superb thing\nx2,dreadful broken dull\n")
+    write_targets(tmp_path)
     rows = [(topic, a, b) for topic in ("law", "art", "sea") for a in ("old", "new") for b in ("old", "new") * 4]
     columns = {
         "premise": [f"a {a} ship" for _, a, _ in rows],

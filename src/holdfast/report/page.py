@@ -21,6 +21,7 @@ from holdfast.report.explain import explain
 from holdfast.report.forest import differences, forest_chart, forest_lines, forest_summary
 from holdfast.report.gap import IN_DOMAIN, gaps
 from holdfast.report.labels import grouped
+from holdfast.report.predicted import predicted_sections
 from holdfast.report.runs import configurations, facts
 from holdfast.report.sections import Cell, Groups, Section
 from holdfast.report.significance import Against, against_baseline, decide
@@ -43,7 +44,8 @@ def write_report(
         raise BadInput(f"no run records for the report {path}: run `holdfast compare` first or name another folder")
     sections = {**_scores(records, groups, metric), **_streams(records, groups, metric)}
     text = _template("page.html").render(
-        title=title, metric=words.metric_name(metric), **sections, analyses=analysis_sections(groups, metric),
+        title=title, metric=words.metric_name(metric), **sections,
+        analyses=[*predicted_sections(groups), *analysis_sections(groups, metric)],
         facts=facts(records), configurations=configurations(groups, source), notes=list(notes),
     )  # fmt: skip
     return write_text(path, text)

@@ -44,21 +44,57 @@ def as_dataset(X: Any, y: Any, domains: Sequence[Any] | None) -> Dataset:
     return Dataset("data", raw, codes, classes, domain, names)
 
 
-def as_labels(y: Any) -> list[Any]:
-    """Return labels (n,) with their types: integers or names of classes."""
+def as_numeric_dataset(X: Any, y: Any, domains: Sequence[Any] | None) -> Dataset:
+    """Build a data set from examples with one number and one domain each; without domains there is only one."""
+    raw, targets = as_raw(X), _as_numbers(y)
+    names = [ONE_DOMAIN] * len(raw) if domains is None else list(domains)
+    if not len(raw) == len(targets) == len(names):
+        counts = f"{len(raw)} examples, {len(targets)} numbers and {len(names)} domains"
+        raise BadInput(f"{counts}: pass one number and one domain per example")
+    _check_present("domain", names)
+    domain, known = encode(names)
+    y = np.zeros(len(raw), dtype=np.int64)
+    return Dataset("data", raw, y, (), domain, known, targets=targets, task="regress")
+
+
+def _as_numbers(y: Any) -> np.ndarray:
+    """Return targets (n,) as float64."""
+    if y is None:
+        raise BadInput("fit requires y to be passed, but the target y is None: pass one number per example")
+    try:
+        array = np.asarray(y)
+        array = array if np.iscomplexobj(array) else array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"y must contain numbers ({error}): use DomainClassifier for classes") from error
+    if np.iscomplexobj(array):
+        raise BadInput("Complex data not supported: pass real numbers as y")
+    array = _as_column(array)
+    if not np.isfinite(array).all():
+        row = int((~np.isfinite(array)).argmax()) + 1
+        raise BadInput(f"Input y contains NaN or infinity in row {row}: fill it in or drop the example")
+    return array
+
+
+def _as_column(array: np.ndarray) -> np.ndarray:
+    """Return a one-dimensional array, with a warning for a single column."""
     from sklearn.exceptions import DataConversionWarning
 
+    if array.ndim == 2 and array.shape[1] == 1:
+        message = "A column-vector y was passed when a 1d array was expected: y.ravel() is used"
+        warnings.warn(message, DataConversionWarning, stacklevel=4)
+        array = array.ravel()
+    if array.ndim != 1:
+        raise BadInput(f"labels have the shape {array.shape}, expected (n,): pass one label per example")
+    return array
+
+
+def as_labels(y: Any) -> list[Any]:
+    """Return labels (n,) with their types: integers or names of classes."""
     if y is None:
         raise BadInput("fit requires y to be passed, but the target y is None: pass one label per example")
     # numpy would convert a list with missing labels to texts
     array = np.asarray(y, dtype=object) if isinstance(y, list | tuple) else np.asarray(y)
-    if array.ndim == 2 and array.shape[1] == 1:
-        message = "A column-vector y was passed when a 1d array was expected: y.ravel() is used"
-        warnings.warn(message, DataConversionWarning, stacklevel=3)
-        array = array.ravel()
-    if array.ndim != 1:
-        raise BadInput(f"labels have the shape {array.shape}, expected (n,): pass one label per example")
-    values = list(array)
+    values = list(_as_column(array))
     _check_present("label", values)
     for value in values:
         if isinstance(value, float | np.floating) and not float(value).is_integer():

@@ -1,0 +1,77 @@
+"""Predicted against observed numbers per test domain, and the coverage of prediction intervals."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from holdfast.record import RunRecord
+from holdfast.report.plots import COLOURS, DOTTED, to_html
+from holdfast.report.sections import Cell, Figure, Groups, RunFigures, Section, first_seeds, mean_cell, run_name
+from holdfast.report.statistics import mean
+from holdfast.report.words import MISSING, format_number
+
+TITLE = "Predicted against observed"
+COLUMNS = ("method", "coverage (%)", "lowest coverage (%)", "domain", "interval width")
+TEXT = (
+    "Each point is a test example of a domain that the run was not trained on; on the dotted line the prediction is "
+    "equal to the observation. Bars are prediction intervals, calibrated on validation rows of the training domains. In "
+    "a new domain they may cover fewer examples than intended: the table shows how many."
+)
+
+
+def predicted_sections(groups: Groups) -> list[Section]:
+    """Return the section with one figure per run and domain; empty without predicted numbers."""
+    selected, left_out = first_seeds(groups, _predictions)
+    runs = [
+        RunFigures(f"{run_name(label, record.episode)}, seed {record.spec.get('seed')}", _figures(record, predictions))
+        for label, record, predictions in selected
+    ]
+    lines = [(label, cells) for label, group in groups.items() if (cells := _coverage(group))]
+    return [Section(TITLE, TEXT, columns=COLUMNS, rows=lines, runs=runs, left_out=left_out)] if runs else []
+
+
+def _predictions(record: RunRecord) -> Mapping[str, Any] | None:
+    return record.stages[-1].get("predictions") or None
+
+
+def _figures(record: RunRecord, predictions: Mapping[str, Any]) -> list[Figure]:
+    return [
+        (domain, scatter(points, f"predicted-{record.id}-{number}"))
+        for number, (domain, points) in enumerate(predictions.items())
+    ]
+
+
+def scatter(points: Mapping[str, Sequence[float]], name: str) -> str:
+    """Draw predictions over observations with their intervals, and the line where both are equal."""
+    observed, predicted = points["observed"], points["predicted"]
+    bars: dict[str, Any] = {}
+    if "low" in points:
+        above = [high - value for high, value in zip(points["high"], predicted, strict=True)]
+        below = [value - low for low, value in zip(points["low"], predicted, strict=True)]
+        bars["error_y"] = {"array": above, "arrayminus": below, "thickness": 0.5, "width": 0}
+    figure = go.Figure()
+    ends = [min(*observed, *predicted), max(*observed, *predicted)]
+    figure.add_scatter(x=ends, y=ends, mode="lines", line=DOTTED, hoverinfo="skip")
+    figure.add_scatter(
+        x=list(observed), y=list(predicted), mode="markers", marker={"color": COLOURS[0], "size": 5}, **bars,
+        hovertemplate="observed %{x:.4~g}, predicted %{y:.4~g}<extra></extra>",
+    )  # fmt: skip
+    figure.update_xaxes(title="observed")
+    figure.update_yaxes(title="predicted")
+    return to_html(figure, name, height=320, legend=False)
+
+
+def _coverage(group: Sequence[RunRecord]) -> list[Cell]:
+    """Return mean coverage, the lowest coverage with its domain, and the mean width; empty without intervals."""
+    scores = [(domain, each) for r in group for domain, each in r.stages[-1]["test"].items() if "coverage" in each]
+    if not scores:
+        return []
+    by_domain: dict[str, list[float | None]] = {}
+    for domain, each in scores:
+        by_domain.setdefault(domain, []).append(each["coverage"])
+    means = {domain: 100 * value for domain, values in by_domain.items() if (value := mean(values)) is not None}
+    lowest = min(means, key=lambda domain: means[domain], default="")
+    width = mean(each["interval_width"] for _, each in scores)
+    low: Cell = (f"{means[lowest]:.1f}", means[lowest]) if lowest else (MISSING, None)
+    return [mean_cell(means.values(), 1), low, (lowest, None), (format_number(width, "interval_width"), width)]
