@@ -15,8 +15,8 @@ TITLE = "Predicted against observed"
 COLUMNS = ("method", "coverage (%)", "lowest coverage (%)", "domain", "interval width")
 TEXT = (
     "Each point is a test example of a domain that the run was not trained on; on the dotted line the prediction is "
-    "equal to the observation. Bars are prediction intervals, calibrated on validation rows of the training domains. In "
-    "a new domain they may cover fewer examples than intended: the table shows how many."
+    "equal to the observation. Bars are prediction intervals, calibrated on validation rows of the training domains. "
+    "In a new domain they may cover fewer examples than intended: the table shows how many."
 )
 
 
