@@ -42,6 +42,18 @@ ENCODERS = {
         f"{_BACKBONES}.small:Features.build", "input vectors, unchanged", takes="vector", learns=False),
     "mlp": EncoderEntry(
         f"{_BACKBONES}.small:MLP.build", "MLP on standardised vectors", takes="vector", defaults=_SMALL),
+    "columns": EncoderEntry(
+        f"{_BACKBONES}.tabular:Columns.build",
+        "columns of a table: normal scores of numbers, indicators of missing values, one feature per category",
+        takes="table", learns=False, tune="frozen"),
+    "tabular": EncoderEntry(
+        f"{_BACKBONES}.tabular:Tabular.build",
+        "residual MLP or transformer over the columns of a table, with embeddings of categories", takes="table"),
+    "mixed": EncoderEntry(
+        f"{_BACKBONES}.mixed:Mixed.build", "`tabular` with features of a text next to it", takes="mixed"),
+    "mixed-columns": EncoderEntry(
+        f"{_BACKBONES}.mixed:MixedColumns.build", "`columns` with components of TF-IDF next to it", takes="mixed",
+        learns=False, tune="frozen"),
     "cnn": EncoderEntry(
         f"{_BACKBONES}.small:CNN.build", "four convolutions, for small images", takes="image", defaults=_SMALL),
     "pixel-mlp": EncoderEntry(
@@ -104,6 +116,11 @@ ENCODERS = {
     "vit:NAME_OR_PATH": _transformer(
         "image", _VIT, "any ViT, DeiT or DINOv2 of the transformers library"),
 }  # fmt: skip
-SIMPLE_ENCODER = {"text": "tfidf", "vector": "features", "image": "pixels", "graph": "wl"}  # for simple baselines
-DEFAULT_ENCODER = {"text": "minilm", "vector": "mlp", "image": "resnet18", "graph": "gin"}
+SIMPLE_ENCODER = {
+    "text": "tfidf", "vector": "features", "image": "pixels", "graph": "wl", "table": "columns",
+    "mixed": "mixed-columns",
+}  # fmt: skip
+DEFAULT_ENCODER = {
+    "text": "minilm", "vector": "mlp", "image": "resnet18", "graph": "gin", "table": "tabular", "mixed": "mixed",
+}  # fmt: skip
 PREFERRED_ENCODER = {"image": "efficientnet-lite0"}  # the default where its package is installed

@@ -22,7 +22,7 @@ from holdfast.core.errors import BadInput
 from holdfast.data import registry
 
 OPEN_SECTIONS: dict[str, dict[str, Any]] = {"methods": METHODS, "encoders": ENCODERS, "datasets": DATASETS}
-INPUT_KINDS = ("text", "image", "vector", "graph")
+INPUT_KINDS = ("text", "image", "vector", "graph", "table", "mixed")
 _added: dict[tuple[str, str], Entry] = {}  # (section, name) -> entry that is not built in
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from holdfast.core import inputs, parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import check_at_least
-from holdfast.core.inputs import Graphs, Inputs, Tokens
+from holdfast.core.inputs import Graphs, Inputs, Joint, Tokens
 from holdfast.core.ragged import cat_padded, strip_padding
 from holdfast.core.seeds import use_shared_rng
 from holdfast.core.settings import setting, whole
@@ -101,7 +101,7 @@ def _minus(g: Tensor | None, r: Tensor | None, scale: Tensor) -> Tensor | None:
     return -scale * r if g is None else g - scale * r
 
 
-_KINDS: dict[str, type[Tokens] | type[Graphs]] = {"tokens": Tokens, "graphs": Graphs}
+_KINDS: dict[str, type[Tokens | Graphs | Joint]] = {"tokens": Tokens, "graphs": Graphs, "joint": Joint}
 
 
 class Reservoir:
@@ -183,6 +183,8 @@ class Reservoir:
 
 def _trimmed(x: Inputs) -> Inputs:
     """Remove the padding of a single example."""
+    if isinstance(x, Joint):
+        return Joint(_trimmed(x.first), _trimmed(x.second))
     if not isinstance(x, Tokens):
         return x
     length = int(x.mask[0].nonzero().max()) + 1 if bool(x.mask.any()) else 1
@@ -192,12 +194,12 @@ def _trimmed(x: Inputs) -> Inputs:
 
 
 def _packed(x: Inputs) -> Any:
-    if isinstance(x, Tensor):
+    if not isinstance(x, Tokens | Graphs | Joint):
         return x
-    return {"kind": type(x).__name__.lower(), **{f.name: getattr(x, f.name) for f in fields(x)}}
+    return {"kind": type(x).__name__.lower(), **{f.name: _packed(getattr(x, f.name)) for f in fields(x)}}
 
 
 def _unpacked(packed: Any) -> Inputs:
-    if isinstance(packed, Tensor):
+    if not isinstance(packed, dict):
         return packed
-    return _KINDS[packed["kind"]](**{name: value for name, value in packed.items() if name != "kind"})
+    return _KINDS[packed["kind"]](**{name: _unpacked(value) for name, value in packed.items() if name != "kind"})
