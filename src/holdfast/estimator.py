@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
@@ -23,7 +24,15 @@ from holdfast.core.files import cache_folder, locked
 from holdfast.data.align import with_classes
 from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import Raw
-from holdfast.data.readers.memory import as_dataset, as_labels, as_numeric_dataset, as_raw, original_labels
+from holdfast.data.readers.memory import (
+    as_dataset,
+    as_frame,
+    as_labels,
+    as_numeric_dataset,
+    as_raw,
+    original_labels,
+    read_inputs,
+)
 from holdfast.data.sample import check_sample, draw_sample
 from holdfast.data.splits import HeldOut
 from holdfast.models.adapt import Terms, adapt_model, continue_training
@@ -226,7 +235,14 @@ class DomainEstimator(BaseEstimator, ABC):
         return self._saved
 
     def _raw(self, X: Any) -> Raw:
-        raw = as_raw(X)
+        model, frame = self._model(), as_frame(X)
+        schema = model.encoder.schema
+        if schema and isinstance(frame, pd.DataFrame):
+            texts = [name for name in model.columns or () if name not in {column.name for column in schema}]
+            raw, columns, _ = read_inputs(frame, schema, *texts)
+            none = np.full(len(raw), -1)
+            return model.align(Dataset("the DataFrame", raw, none, (), none + 1, ("all",), columns=columns)).raw
+        raw = as_raw(frame)
         self._check_features(X, raw)
         return raw
 

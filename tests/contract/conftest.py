@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,11 +22,13 @@ from holdfast.methods.base import Method
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
+from holdfast.nn.trees import Trees
 from holdfast.tasks.classify import Classify
 from tests.contract.sizes import LIGHT, small
+from tests.tables import table_world
 from tests.tiny import tiny_bert, tiny_vit
 
-BODIES = {"mlp": "vector", "cnn": "image", "tiny-bert": "text", "tiny-vit-experts": "image",
+BODIES = {"mlp": "vector", "tabular": "table", "cnn": "image", "tiny-bert": "text", "tiny-vit-experts": "image",
           "gin-virtual": "graph", "gin-subgraph": "graph"}  # fmt: skip
 EXPERTS = {"count": 3, "at": [0, 2], "inner": 8}
 GRAPHS = {"layers": 2, "hidden": 8, "dropout": 0.1}
@@ -70,12 +73,12 @@ class Bench:
     encoder: str
     options: dict
 
-    def model(self, neck: str = "none", **options) -> Model:
+    def model(self, neck: str = "none", *, head: Any = Linear, **options) -> Model:
         with seeded(0, "init"):
             backbone = self.backbone()
             count = len(self.dataset.classes)
             part = catalog.build_neck(neck, backbone.width, count, options={**small(neck), **options})
-            return Model(backbone, part, Linear(part.width, len(self.dataset.classes)))
+            return Model(backbone, part, head(part.width, len(self.dataset.classes)))
 
     def backbone(self):
         rows = np.arange(len(self.dataset))
@@ -83,9 +86,10 @@ class Bench:
 
     def method(self, name: str, **settings) -> Method:
         make = partial(Optimizer, OptimizerSettings(lr=3e-3, **settings))
-        needed = catalog.unwrap("methods", name)[-1][1].necks
+        entry = catalog.unwrap("methods", name)[-1][1]
+        needed, head = entry.necks, Trees if entry.head else Linear
         with seeded(0, "init", "method"):
-            model = self.model(needed[0] if needed else "none")
+            model = self.model(needed[0] if needed else "none", head=head)
             return catalog.build("methods", name, model, options=LIGHT.get(name, {}), task=Classify(), optimizer=make)
 
     def batches(self, size: int = 4) -> Batches:
@@ -106,7 +110,8 @@ def benches(tmp_path_factory):
     for body, kind in BODIES.items():
         if kind == "graph" and find_spec("torch_geometric") is None:
             continue  # its tests are skipped
-        dataset = world(kind, "none", domains=4, size=60, classes=3, seed=0)
+        make_world = table_world if kind == "table" else partial(world, kind, "none")
+        dataset = make_world(domains=4, size=60, classes=3, seed=0)
         bench = Bench(dataset, None, named.get(body, body), OPTIONS.get(body, {}))
         backbone = bench.backbone()
         store = prepare(dataset.raw, backbone.prepare, size=backbone.size)

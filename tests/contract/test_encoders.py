@@ -11,6 +11,7 @@ from holdfast.core import inputs
 from holdfast.core.packages import PACKAGED
 from holdfast.core.seeds import seeded
 from holdfast.data.synthetic import world
+from tests.tables import table_world
 from tests.talks import talks
 from tests.tiny import tiny_bert, tiny_vit
 
@@ -46,7 +47,9 @@ def case(request, tmp_path_factory):
         value = {"base": str(tiny_bert(tmp_path_factory.mktemp("bert"))), "dimension": 8}
     if name == "gmap":
         value = {"domain": str(tiny_bert(tmp_path_factory.mktemp("bert")))}
-    dataset = world(entry.takes, "none", domains=2, size=4, classes=2, seed=0)
+    tables = entry.takes in ("table", "mixed")
+    make_world = partial(table_world, entry.takes) if tables else partial(world, entry.takes, "none")
+    dataset = make_world(domains=2, size=4, classes=2, seed=0)
     if "respond" in entry.tasks:
         dataset = talks(4)
 

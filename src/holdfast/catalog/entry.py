@@ -98,6 +98,7 @@ class MethodEntry(Part):
     tuned_neck_args: Mapping[str, Any] = field(default_factory=dict)  # further ones for an encoder that learns
     encoders: tuple[str, ...] = ()  # it needs one of these encoders
     takes: str = ""  # the only kind of example that it supports
+    head: str = ""  # the head that it needs, in place of the chosen one
     family: str = "other methods"  # heading in the documentation
 
 

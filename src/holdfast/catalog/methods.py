@@ -144,6 +144,12 @@ METHODS: dict[str, MethodEntry] = {
     "ridge": _simple(
         "ridge:Ridge", "ridge regression on frozen features, or on TF-IDF, with a penalty chosen on domains",
         tasks=("regress",)),
+    "boosting": _simple(
+        "boosting:Boosting", "gradient-boosted trees of scikit-learn on frozen features (Friedman, 2001)", head="trees",
+        fixed={"engine": "sklearn"}, tasks=("classify", "regress")),
+    "lightgbm": _simple(
+        "boosting:Boosting", "gradient-boosted trees of LightGBM on frozen features (Ke et al., 2017)", head="trees",
+        fixed={"engine": "lightgbm"}, tasks=("classify", "regress")),
 }  # fmt: skip
 
 # what `compare` runs by default, where it fits; of each family the method with the best published average on DomainBed

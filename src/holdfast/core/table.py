@@ -118,3 +118,21 @@ def united(schemas: Sequence[Schema]) -> Schema:
             raise KeyError(column.name)
         columns.append(replace(column, categories=tuple(dict.fromkeys(c for other in same for c in other.categories))))
     return tuple(columns)
+
+
+def row_schema(schema: Schema, names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the JSON schema of one row; every value may be null, and columns in `names` that are not listed are texts.
+
+    An unknown category is accepted: the model reads it as one that it has not seen.
+    """
+    types = {"number": "number", "boolean": "boolean", "date": "string", "category": "string"}
+    properties: dict[str, Any] = {}
+    for column in schema:
+        properties[column.name] = {"type": [types[column.kind], "null"]}
+        if column.kind == "date":
+            properties[column.name]["format"] = "date"
+        if column.kind == "category":
+            properties[column.name]["examples"] = list(column.categories[:20])
+    for name in names or ():
+        properties.setdefault(name, {"type": "string"})
+    return {"type": "object", "properties": properties}

@@ -1,19 +1,66 @@
 """Align new data with a trained model: its feature columns, its classes and the domains it already knows."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from holdfast.core.errors import BadInput
+from holdfast.core.table import Column, Schema, numeric_columns
 from holdfast.data.dataset import Dataset
-from holdfast.data.raw import Vectors
+from holdfast.data.raw import Table, Vectors
 from holdfast.data.readers.columns import listed
 from holdfast.data.splits import HeldOut, row_hashes
 
 
-def align_features(dataset: Dataset, learned: Sequence[str] | None) -> Dataset:
-    """Reorder feature columns to the model's, dropping others; features without names are matched by position."""
+def model_columns(
+    columns: Mapping[str, Any] | None, schema: Schema, learned: Sequence[str] | None
+) -> dict[str, Any] | None:
+    """Return the roles to read data for a model with: those of the user, and for a table the kinds of its columns."""
+    if not schema:
+        return None if columns is None else dict(columns)
+    kinds: dict[str, Any] = {"features": tuple(column.name for column in schema)}
+    for column in schema:
+        kinds[column.kind] = (*kinds.get(column.kind, ()), column.name)
+    texts = [name for name in learned or () if name not in kinds["features"]]
+    return {**kinds, **({"text": texts[0]} if texts else {}), **(columns or {})}
+
+
+def align_features(dataset: Dataset, learned: Sequence[str] | None, schema: Schema = ()) -> Dataset:
+    """Reorder feature columns to the model's, dropping others; features without names are matched by position.
+
+    `schema` lists the columns of a model that was trained on a table.
+    """
+    columns = dataset.columns
+    if dataset.raw.kind == "vector" and schema and columns is not None:
+        rows = dataset.raw.take(np.arange(len(dataset)))
+        numbers = tuple(Column(name, "number") for name in columns)
+        dataset = replace(dataset, raw=Table(numbers, rows.numpy(), np.zeros((len(rows), 0))))
+    if schema or dataset.raw.kind not in ("table", "mixed"):
+        return dataset if schema else _align_vectors(dataset, learned)
+    if learned is None:
+        raise BadInput(f"the model reads vectors without names, but {dataset.name} is a table: pass numbers only")
+    return _align_vectors(_as_vectors(dataset, learned), learned)
+
+
+def _as_vectors(dataset: Dataset, learned: Sequence[str]) -> Dataset:
+    """Return the numeric columns of a table, for a model that reads vectors."""
+    table = dataset.raw.take(np.arange(len(dataset)))
+    names = [column.name for column in numeric_columns(table.schema)]
+    numbers = table.numbers.numpy()
+    for i, name in enumerate(names):
+        missing = np.isnan(numbers[:, i])
+        if name in learned and missing.any():
+            fix = "fill it in, or fit the model on data with missing values"
+            cell = f"row {int(missing.argmax()) + 1}, column '{name}'"
+            raise BadInput(
+                f"{dataset.name}: {cell} is missing, but the model was trained without missing values: {fix}"
+            )
+    return replace(dataset, raw=Vectors(numbers), columns=tuple(names))
+
+
+def _align_vectors(dataset: Dataset, learned: Sequence[str] | None) -> Dataset:
     columns = dataset.columns
     if learned is None or columns is None or columns == tuple(learned):
         return dataset

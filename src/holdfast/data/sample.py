@@ -14,8 +14,9 @@ from holdfast.core.checkpoint import load_tree, save_tree
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs, Question, Sentence
 from holdfast.core.seeds import derive
+from holdfast.core.table import Column, TableRows
 from holdfast.data.dataset import Dataset, join
-from holdfast.data.raw import GraphList, Pixels, Raw, Texts, Vectors
+from holdfast.data.raw import GraphList, Pixels, Raw, Table, Texts, Vectors
 from holdfast.data.splits import TEST, TRAIN, Part
 
 
@@ -63,6 +64,10 @@ def save_sample(path: Path, sample: Sample, *, size: int | None) -> Path:
     examples = dataset.raw.take(np.arange(len(dataset)), size=size)
     if dataset.raw.kind == "graph":
         examples = [{"nodes": graph.nodes, "edges": graph.edges, "weights": graph.weights} for graph in examples]
+    if isinstance(examples, TableRows):
+        schema = [column.to_json() for column in examples.schema]
+        arrays = {name: getattr(examples, name) for name in ("numbers", "codes", "companion")}
+        examples = {"schema": schema, **arrays}
     tree = {
         "most": sample.limit, "name": dataset.name, "kind": dataset.raw.kind,
         "classes": list(dataset.classes), "domains": list(dataset.domains), "task": dataset.task,
@@ -85,6 +90,9 @@ def load_sample(path: Path) -> Sample:
 
 
 def _from_tree(kind: str, examples: Any) -> Raw:
+    if kind in ("table", "mixed"):
+        schema = tuple(map(Column.from_json, examples["schema"]))
+        return Table.of(TableRows(schema, examples["numbers"], examples["codes"], examples["companion"]))
     if kind in ("vector", "image"):
         return Vectors(examples.numpy()) if kind == "vector" else Pixels(examples.numpy())
     return Texts.of(examples) if kind == "text" else GraphList([Graphs.single(**fields) for fields in examples])

@@ -6,7 +6,7 @@ Shapes: n examples, d features, c classes.
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from holdfast.nn.heads import Linear
 
 
 class SolvedAtOnce(Method):
-    """Base of methods whose single step finds the optimum of a linear head for all training examples.
+    """Base of methods whose single step fits the head, a linear one by default, to all training examples.
 
     The examples of earlier stages are stored, so that a later stage fits the head to all domains so far.
     """
@@ -43,10 +43,13 @@ class SolvedAtOnce(Method):
     needs_past = "examples"
     saved_attributes = ("optimizer", "earlier")
 
+    head_type: ClassVar[type[Any]] = Linear
+    head_name: ClassVar[str] = "linear"
+
     def setup(self) -> None:
-        if not isinstance(self.model.head, Linear):
-            raise BadInput("this method fits a linear head: use head=linear")
-        self.head: Linear = self.model.head
+        if not isinstance(self.model.head, self.head_type):
+            raise BadInput(f"this method fits another head: use head={self.head_name}")
+        self.head: Any = self.model.head
         self.earlier: list[dict[str, Tensor]] = []  # one per domain of an earlier stage
         self.current: list[Design] = []  # of the stage in training
 
@@ -66,11 +69,11 @@ class SolvedAtOnce(Method):
         self.current = []
 
     @abstractmethod
-    def fit(self, designs: Sequence[Design]) -> LinearFit:
-        """Return the solution for the examples of each domain."""
+    def fit(self, designs: Sequence[Design]) -> Any:
+        """Return the solution for the examples of each domain, with `metrics`."""
 
     @torch.no_grad()
-    def write(self, solution: LinearFit) -> None:
+    def write(self, solution: Any) -> None:
         """Write the solution to the network."""
         self.head.weight.copy_(torch.from_numpy(solution.weight))
         self.head.bias.copy_(torch.from_numpy(solution.bias))

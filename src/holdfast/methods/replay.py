@@ -199,7 +199,7 @@ def _packed(x: Inputs) -> Any:
     return {"kind": type(x).__name__.lower(), **{f.name: _packed(getattr(x, f.name)) for f in fields(x)}}
 
 
-def _unpacked(packed: Any) -> Inputs:
+def _unpacked(packed: Any) -> Any:
     if not isinstance(packed, dict):
         return packed
     return _KINDS[packed["kind"]](**{name: _unpacked(value) for name, value in packed.items() if name != "kind"})

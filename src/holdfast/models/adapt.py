@@ -14,7 +14,7 @@ from holdfast.catalog.rates import changed_rates
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import locked
-from holdfast.data.align import align_features, one_domain, with_classes, with_labels, without_held_out
+from holdfast.data.align import one_domain, with_classes, with_labels, without_held_out
 from holdfast.data.dataset import Dataset, join
 from holdfast.data.load import load_data
 from holdfast.data.readers.memory import Source
@@ -101,7 +101,7 @@ def adapt(
     task = catalog.build("tasks", saved.task, options={})
     need = tuple(role for role in task.needs if role != "domain")
     new, *past = (
-        align_features(load_data(source, columns=columns, need=need, form=task.data_form), saved.columns)
+        saved.align(load_data(source, columns=saved.read_columns(columns), need=need, form=task.data_form))
         for source in (data, *earlier)
     )
     with locked(folder):

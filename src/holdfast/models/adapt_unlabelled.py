@@ -11,7 +11,6 @@ import torch
 
 from holdfast.core.errors import BadInput
 from holdfast.core.files import locked
-from holdfast.data.align import align_features
 from holdfast.data.dataset import Dataset
 from holdfast.data.load import load_data
 from holdfast.data.readers.memory import Source
@@ -44,8 +43,8 @@ def adapt_unlabelled(
     if saved.task != "classify":
         raise BadInput(f"--unlabelled needs a classifier, this model has the task {saved.task}: pass labelled data")
     inputs = {role: name for role, name in (columns or {}).items() if role not in ("label", "split")}
-    new = align_features(load_data(unlabelled, columns=inputs, need=()), saved.columns)
-    past = [align_features(load_data(each, columns=columns), saved.columns) for each in earlier]
+    new = saved.align(load_data(unlabelled, columns=saved.read_columns(inputs), need=()))
+    past = [saved.align(load_data(each, columns=saved.read_columns(columns))) for each in earlier]
     with locked(folder):
         ledger, inputs = ledger_of(folder), request_inputs("unlabelled", new, past, terms)
         if repeated := repeated_version(ledger, inputs):

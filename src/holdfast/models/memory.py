@@ -13,7 +13,7 @@ import torch
 
 from holdfast.core.errors import BadInput
 from holdfast.core.files import locked
-from holdfast.data.align import align_features, with_classes
+from holdfast.data.align import with_classes
 from holdfast.data.dataset import Dataset
 from holdfast.data.load import load_data
 from holdfast.data.raw import Raw
@@ -61,7 +61,7 @@ def change_memory(
 
 
 def _load(data: Source, saved: SavedModel, need: Sequence[str], columns: Mapping[str, str] | None) -> Dataset:
-    return align_features(load_data(data, columns=columns, need=need), saved.columns)
+    return saved.align(load_data(data, columns=saved.read_columns(columns), need=need))
 
 
 def memories(saved: SavedModel) -> list[tuple[SavedModel, Recall]]:

@@ -12,7 +12,6 @@ import torch
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput
-from holdfast.data.align import align_features
 from holdfast.data.dataset import Dataset, is_finite
 from holdfast.data.load import load_chunks
 from holdfast.data.targets import SEPARATORS
@@ -72,11 +71,8 @@ def predict(
     _check(saved, abstain_above, result)
     form = catalog.build("tasks", saved.task, options={}).data_form
     at_once = not saved.predicts and saved.task != "respond"  # the type of list columns is known only at the end
-    chunks = load_chunks(data, columns=columns, form=form, rows=(1 << 62) if at_once else WINDOW)
-    tables = (
-        _table(saved, align_features(chunk, saved.columns), target, result, calibrated, abstain_above)
-        for chunk in chunks
-    )
+    chunks = load_chunks(data, columns=saved.read_columns(columns), form=form, rows=(1 << 62) if at_once else WINDOW)
+    tables = (_table(saved, saved.align(chunk), target, result, calibrated, abstain_above) for chunk in chunks)
     write_tables(out, tables, escape_formulas=True)
     return result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,9 @@ from holdfast.core.checkpoint import load_tensors, load_tree, save_tensors, save
 from holdfast.core.errors import BadInput, Damaged
 from holdfast.core.files import LOCK_NAME, read_json, write_folder, write_text
 from holdfast.core.limits import ConstructionLimit
+from holdfast.data.align import align_features, model_columns
 from holdfast.data.batches import Examples, prepare
+from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Raw, Subset
 from holdfast.data.sample import Sample, load_sample, save_sample
 from holdfast.data.splits import HeldOut
@@ -90,6 +92,14 @@ class SavedModel:
     sample: Sample | None = None
     columns: tuple[str, ...] | None = None  # names of the features of a table
     members: tuple[Member, ...] = ()  # further models, with weights that sum to less than 1
+
+    def read_columns(self, columns: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Return the roles to read new data with: those of the user and the model's columns."""
+        return model_columns(columns, self.encoder.schema, self.columns)
+
+    def align(self, dataset: Dataset) -> Dataset:
+        """Return new data with the model's columns, in their order."""
+        return align_features(dataset, self.columns, self.encoder.schema)
 
     @property
     def weight(self) -> float:

@@ -9,7 +9,8 @@ from holdfast.record import RunRecord
 
 BASELINE = "erm"
 CONSTANT = ("majority", "mean")  # baselines that ignore the input
-SIMPLE = (*CONSTANT, "logistic", "ridge")  # baselines that are solved at once, in the order of the table
+# simple baselines, which are solved at once, in the order of the table
+SIMPLE = (*CONSTANT, "logistic", "ridge", "boosting", "lightgbm")
 SOUP, STACK, ENSEMBLE, STACK_ENSEMBLE = "soup", "stack", "ensemble", "ensemble(stack)"  # combinations of finished runs
 COMBINED = (SOUP, STACK, ENSEMBLE, STACK_ENSEMBLE)  # the simplest first: a soup is one network
 ALWAYS = ("encoder", "tune")  # part of every label as soon as the records have two values
@@ -54,7 +55,7 @@ def is_plain(record: RunRecord) -> bool:
 
 
 def is_simple(record: RunRecord) -> bool:
-    """Whether the record is of a simple baseline: a constant prediction, or logistic or ridge regression."""
+    """Whether the record is of a simple baseline: a constant prediction, a logistic or ridge regression, or trees."""
     return str(record.spec["method"]) in SIMPLE
 
 

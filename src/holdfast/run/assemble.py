@@ -169,6 +169,9 @@ def _neck_and_head(
 ) -> tuple[nn.Module, nn.Module]:
     if trained is not None:
         return copy.deepcopy(trained.neck), copy.deepcopy(trained.head)
+    needed = catalog.unwrap("methods", spec.method)[-1][1].head
+    if needed != spec.head and spec.head in {entry.head for entry in catalog.METHODS.values()}:
+        raise BadInput(f"the method {spec.method} does not fit a head of {spec.head}: use head=linear")
     names = task.outputs(dataset.classes)
     neck = catalog.build_neck(spec.neck, encoder.width, len(names), options=spec.neck_args)
     if adapter_rank(spec.tune) and isinstance(neck, Attachable):

@@ -1,7 +1,8 @@
-"""Simple baselines that a comparison adds to its methods: a constant prediction, and logistic or ridge regression.
+"""Simple baselines that a comparison adds to its methods: a constant prediction, a linear regression and trees.
 
 The regression is on features of the comparison's encoder if they are useful without training, and on the simple
 features of the kind of example: TF-IDF of texts, columns of vectors, pixels, subtree counts of graphs.
+Tables get gradient-boosted trees as well.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from holdfast.report.labels import CONSTANT, SIMPLE
 from holdfast.run.settings import with_method, with_rates
 from holdfast.spec import Spec
 
+TABLES = ("table", "mixed")  # kinds that trees are usually good at
 INSERTED = ("experts", "template")  # settings of an encoder that add parts to train
 
 
@@ -20,7 +22,8 @@ def baseline_specs(base: Spec, kind: str, seeds: Sequence[int]) -> list[Spec]:
     """Return the specs of the baselines for the spec of a comparison; none for streams and other tasks."""
     fitting = [name for name in SIMPLE if not catalog.lookup("methods", name).unsupported(base.task)]
     constant = next((name for name in fitting if name in CONSTANT), None)
-    regressions = [name for name in fitting if name not in CONSTANT]
+    trees = [name for name in fitting if catalog.lookup("methods", name).head]
+    regressions = [name for name in fitting if name not in (*CONSTANT, *trees)]
     if constant is None or base.plan == "stream":
         return []
     plain = replace(base, neck="none", neck_args={}, head="linear", head_args={}, method_args={})
@@ -32,4 +35,6 @@ def baseline_specs(base: Spec, kind: str, seeds: Sequence[int]) -> list[Spec]:
     first, *others = [*frozen, simple]
     specs = [with_method(first, constant)]
     specs += [with_method(each, name) for name in regressions for each in (first, *others)]
+    if kind in TABLES and trees:
+        specs.append(with_method(simple, trees[0]))
     return [replace(spec, seed=seed) for spec in with_rates(specs, {}) for seed in seeds]

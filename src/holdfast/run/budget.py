@@ -15,14 +15,16 @@ from dataclasses import dataclass, field
 
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
+from holdfast.report.labels import CONSTANT
 from holdfast.run.assemble import encodes
 from holdfast.run.jobs import Job
+from holdfast.run.slate import is_simple
 from holdfast.run.timing import Clock, Timing, configuration, unit_of
 from holdfast.spec import Spec
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 SIMPLE = ("majority", "logistic")
-CORE = (*SIMPLE, "erm", "moving-average(erm)")
+CORE = (*SIMPLE, "boosting", "erm", "moving-average(erm)")
 UNLIMITED = "none"
 
 
@@ -204,6 +206,6 @@ def left_out_note(specs: Collection[Spec], all_specs: Collection[Spec], budget: 
 
 
 def spec_name(spec: Spec) -> str:
-    """Return the method of a spec with its neck, and for a regression its encoder."""
+    """Return the method of a spec with its neck, and for a simple baseline its encoder."""
     name = spec.method if spec.neck == "none" else f"{spec.neck}+{spec.method}"
-    return f"{spec.encoder}+{name}" if spec.method == "logistic" else name
+    return f"{spec.encoder}+{name}" if is_simple(spec.method) and spec.method not in CONSTANT else name

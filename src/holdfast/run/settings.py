@@ -162,6 +162,8 @@ def with_method(spec: Spec, name: str) -> Spec:
     *wrappers, (inner, entry) = catalog.unwrap("methods", spec.method)
     if any(wrapper.load().changes_weights for _, wrapper in wrappers):
         spec = replace(spec, average="none")
+    if entry.head:
+        spec = replace(spec, head=entry.head, head_args={})
     if not entry.load().full_batch:
         return spec
     if wrappers:

@@ -33,6 +33,7 @@ SAMPLES = {  # example bodies for the documentation
     "sentence": '["a", "superb", "thing"]',
     "question": '{"question": "what is it?", "context": "It is a superb thing."}',
     "graph": '{"nodes": [[0], [1]], "edges": [[0, 1], [1, 0]]}',
+    **dict.fromkeys(("table", "mixed"), '{"age": 63, "sex": "female", "ca": null}'),
 }
 
 
@@ -68,7 +69,7 @@ def make_app(service: Service, access: Access | None = None) -> FastAPI:
         return Response(metrics.text(), media_type=CONTENT_TYPE)
 
     schema = get_openapi(title=title, version=release, routes=app.routes)
-    schema["paths"] = {"/predict": {"post": PREDICT_SCHEMA}, **schema["paths"]}
+    schema["paths"] = {"/predict": {"post": predict_schema(description.get("schema"))}, **schema["paths"]}
     app.openapi = lambda: schema
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(PAGE.read_text(encoding="utf-8"))
@@ -132,15 +133,22 @@ EXAMPLE = {
     "description": "A text, a pair of texts, words, a question with its context, a list of numbers, a base64 image, "
     "a graph, or an object with columns."
 }
-BODY = {
-    "oneOf": [
-        {"type": "object", "required": [name], "properties": {name: schema}}
-        for name, schema in (("examples", {"type": "array", "items": EXAMPLE}), ("example", EXAMPLE))
-    ]
-}
+
+
+def predict_schema(row: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the description of /predict; `row` is the JSON schema of a row of a table."""
+    example = EXAMPLE if row is None else row
+    body = {
+        "oneOf": [
+            {"type": "object", "required": [name], "properties": {name: schema}}
+            for name, schema in (("examples", {"type": "array", "items": example}), ("example", example))
+        ]
+    }
+    return {**PREDICT_SCHEMA, "requestBody": {"required": True, "content": {"application/json": {"schema": body}}}}
+
+
 PREDICT_SCHEMA: dict[str, Any] = {
     "summary": "Predict one or several examples.",
-    "requestBody": {"required": True, "content": {"application/json": {"schema": BODY}}},
     "responses": {
         "200": {"description": "One prediction per example, in order."},
         "401": {"description": "The token is missing or wrong."},

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs, Question
-from holdfast.data.align import align_features
+from holdfast.core.table import Schema, TableRows
+from holdfast.data.align import align_features, model_columns
 from holdfast.data.decode import count_pixels, decode_image
-from holdfast.data.raw import GraphList, Pixels, Raw, Texts, Vectors
+from holdfast.data.raw import GraphList, Pixels, Raw, Table, Texts, Vectors
 from holdfast.data.readers.columns import ColumnFinder
 from holdfast.data.readers.molecules import molecules
 from holdfast.data.readers.questions import Questions
@@ -77,10 +78,10 @@ class RequestParser:
 
     def __init__(
         self, kind: str, limits: Limits, *, size: int | None = None, columns: Mapping[str, str] | None = None,
-        features: Sequence[str] | None = None,
+        features: Sequence[str] | None = None, schema: Schema = (),
     ) -> None:  # fmt: skip
         self.kind, self.limits, self.size, self.columns = kind, limits, size, columns
-        self.features = features  # feature names of a model trained on a table
+        self.features, self.schema = features, schema  # feature names and kinds of a model trained on a table
 
     def parse(self, body: bytes, *, until: float = float("inf")) -> ParsedRequest:
         """Return the examples; raise BadInput for a malformed body, TooLarge for a large one.
@@ -119,14 +120,28 @@ class RequestParser:
         """Parse objects as rows of a table."""
         for name in _column_names(examples):
             _check_text(1, name, blank=True)
-        data = align_features(read_json_rows(examples, where=WHERE, columns=self.columns), self.features)
+        if self.schema:
+            examples = self._complete(examples)
+        columns = model_columns(self.columns, self.schema, self.features)
+        data = align_features(read_json_rows(examples, where=WHERE, columns=columns), self.features, self.schema)
         if data.raw.kind != self.kind:
             raise BadInput(f"the model expects {self.kind}s but the request contains {data.raw.kind}s")
         ids = None if data.ids is None else list(data.ids)
         values = data.raw.take(np.arange(len(data)))
         if self.kind == "vector":
             return ParsedRequest(values.numpy(), ("vector", values.shape[1]), ids)
+        if isinstance(values, TableRows):
+            return ParsedRequest(values, ("table",), ids)
         return ParsedRequest(values, ("text", type(values[0])), ids)
+
+    def _complete(self, examples: list[Any]) -> list[dict[str, Any]]:
+        """Return rows with all columns of the model; a column that an example lacks is missing."""
+        names = {column.name for column in self.schema}
+        for number, row in enumerate(examples, 1):
+            if not isinstance(row, dict) or not names & set(row):
+                shown = ", ".join(sorted(names)[:12])
+                raise BadInput(f"example {number} has none of the model's columns: send objects with {shown}")
+        return [{**dict.fromkeys(self.features or names), **row} for row in examples]
 
     def _structured(self, examples: list[Any], until: float) -> ParsedRequest:
         if self.kind == "graph":
@@ -300,6 +315,8 @@ def merge(requests: Sequence[ParsedRequest]) -> Raw:
     if kind in ("vector", "image"):
         rows = np.concatenate([np.asarray(request.examples) for request in requests])
         return Vectors(rows) if kind == "vector" else Pixels(rows)
+    if kind == "table":
+        return Table.of(TableRows.cat([request.examples for request in requests]))
     examples = [example for request in requests for example in request.examples]
     if kind == "sentence":
         return Sentences(examples, None)

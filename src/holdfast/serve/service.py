@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from holdfast.core.errors import BadInput
+from holdfast.core.table import row_schema
 from holdfast.models.outputs import answers as answers_of
 from holdfast.models.saved import RECALL, SavedModel, load_model, member_folders
 from holdfast.models.versions import current_folder
@@ -34,7 +35,14 @@ class Service:
             raise BadInput("a model of the task masked cannot be served: fit a model of another task with its encoder")
         encoder = self.saved.encoder
         kind = TASK_INPUTS.get(self.saved.task, encoder.takes)
-        self.parser = RequestParser(kind, self.limits, size=encoder.size, columns=columns, features=self.saved.columns)
+        self.parser = RequestParser(
+            kind,
+            self.limits,
+            size=encoder.size,
+            columns=columns,
+            features=self.saved.columns,
+            schema=self.saved.encoder.schema,
+        )
 
     @property
     def alone(self) -> bool:
@@ -61,6 +69,11 @@ class Service:
         paths = [folder / RECALL for folder in member_folders(self.folder, self.saved)]
         return [path.stat().st_mtime_ns for path in paths if path.is_file()]
 
+    def _columns(self) -> dict[str, Any]:
+        """Return the JSON schema of one row, for a model that was trained on a table."""
+        schema = self.saved.encoder.schema
+        return {"schema": row_schema(schema, self.saved.columns)} if schema else {}
+
     def model(self) -> dict[str, Any]:
         """Return names, versions and the card; the local path of an encoder is not disclosed."""
         record, card = self.saved.record, current_folder(self.folder) / "README.md"
@@ -71,7 +84,8 @@ class Service:
             text = file.read(MAX_CARD).decode(errors="replace")
         return {
             "name": self.folder.resolve().name, "task": self.saved.task, "takes": self.saved.encoder.takes,
-            "labels": list(self.saved.classes), "method": spec["method"], "encoder": shown, **self.saved.components,
+            "labels": list(self.saved.classes), **self._columns(), "method": spec["method"], "encoder": shown,
+            **self.saved.components,
             "trained": {"version": record.code["version"], "torch": record.machine["torch"]},
             "versions": {"holdfast": release, "torch": torch.__version__, "python": platform.python_version()},
             "card": text.replace(spec["encoder"], shown),

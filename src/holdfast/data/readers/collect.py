@@ -88,7 +88,7 @@ class TableCollector:
         raw: Raw | None = Texts(*(texts.column() for texts in self.texts)) if roles.texts else None
         columns = None
         if roles.features:
-            raw, columns, notes = self.features.result(raw)
+            raw, columns, notes = self.features.result(raw, roles.texts)
         assert raw is not None
         if roles.unused:
             notes = [*notes, f"not used: {unused_columns(roles.unused)}"]

@@ -117,6 +117,9 @@ class ColumnFinder:
 
     def _exact(self, key: str, name: str) -> str:
         column = name if name in self.names else find(self.names, [name.lower()])
+        if column is None and not isinstance(self.columns[key], str):  # the columns of a model
+            fix = f"it has {listed(self.names)}; rename or add columns"
+            raise BadInput(f"{self.where} lacks the column '{name}' of the model: {fix}")
         if column is None:
             fix = f"fix --column {key}={self.columns[key]}"
             raise BadInput(f"{self.where} has no column '{name}': it has {listed(self.names)}; {fix}")

@@ -98,8 +98,8 @@ class FeatureCollector:
         with np.errstate(over="ignore", invalid="ignore"):  # overflow to inf is reported by the caller
             return column.to_numpy(zero_copy_only=False).astype(np.float32)
 
-    def result(self, texts: Raw | None) -> Inputs:
-        """Return all rows as vectors or as a table, with `texts` next to them."""
+    def result(self, texts: Raw | None, text_names: Sequence[str] = ()) -> Inputs:
+        """Return all rows as vectors or as a table, with the `texts` of the columns `text_names` next to them."""
         numbers = np.concatenate(self.numbers) if self.numbers else np.zeros((0, len(self.numeric)), np.float32)
         self.numbers = []
         companion = texts if texts is not None else self._text_column()
@@ -124,8 +124,9 @@ class FeatureCollector:
         table = Table(
             tuple(schema), numbers if len(varying) == len(self.numeric) else numbers[:, varying], stacked, companion
         )
+        text = [*text_names, *text]
         notes = [*self._notes(schema, text), *self._unused()]
-        return Inputs(table, tuple(column.name for column in schema), notes)
+        return Inputs(table, (*(column.name for column in schema), *text), notes)
 
     def _column(self, name: str) -> Column:
         categories = tuple(self.coded[name].index) if name in self.coded else ()

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from torch.utils.data import Dataset as TorchDataset
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
+from holdfast.core.table import Schema
 from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import GraphList, ImageFiles, Pixels, Raw, Texts, Vectors
 from holdfast.data.readers.collect import TableCollector
 from holdfast.data.readers.columns import assign
-from holdfast.data.readers.features import kind_of
+from holdfast.data.readers.features import FeatureCollector, Inputs, kind_of
 from holdfast.data.readers.graphs import GraphObject, as_graphs
 
 ONE_DOMAIN = "all"  # name of the domain if none are passed
@@ -33,6 +34,9 @@ class UnsupportedType(BadInput, TypeError):
 
 def as_dataset(X: Any, y: Any, domains: Sequence[Any] | None) -> Dataset:
     """Build a data set from examples with one label and one domain each; without domains there is only one."""
+    X, columns = as_frame(X), None
+    if is_table(X):
+        X, columns, _ = read_inputs(X)
     raw, labels = as_raw(X), as_labels(y)
     domains = [ONE_DOMAIN] * len(raw) if domains is None else list(domains)
     if not len(raw) == len(labels) == len(domains):
@@ -41,7 +45,7 @@ def as_dataset(X: Any, y: Any, domains: Sequence[Any] | None) -> Dataset:
     _check_present("domain", domains)
     codes, classes = encode(labels)
     domain, names = encode(domains)
-    return Dataset("data", raw, codes, classes, domain, names)
+    return Dataset("data", raw, codes, classes, domain, names, columns=columns)
 
 
 def as_numeric_dataset(X: Any, y: Any, domains: Sequence[Any] | None) -> Dataset:
@@ -116,8 +120,56 @@ def _check_present(what: str, values: Sequence[Any]) -> None:
             raise BadInput(f"the {what} of example {i + 1} is missing: fill it in or drop the example")
 
 
+def read_inputs(frame: pd.DataFrame, schema: Schema = (), text: str | None = None) -> Inputs:
+    """Read all columns of a DataFrame as inputs; `schema` and `text` are the columns of a model."""
+    _check_names(frame)
+    frame = frame.set_axis(list(map(str, frame.columns)), axis=1)
+    names = [*(column.name for column in schema), *([text] if text else [])]
+    if missing := [name for name in names if name not in frame.columns]:
+        raise BadInput(f"{FRAME} lacks the column '{missing[0]}' of the model: rename or add columns")
+    try:
+        table = pa.Table.from_pandas(frame[names] if names else frame, preserve_index=False)
+        kinds = {field.name: kind_of(field.type) for field in table.schema}
+        if unknown := [name for name, kind in kinds.items() if not kind]:
+            raise BadInput(f"{FRAME}: column '{unknown[0]}' is neither numbers nor texts: convert or drop it")
+        kinds |= {column.name: column.kind for column in schema} | ({text: "text"} if text else {})
+        collector = FeatureCollector(FRAME, kinds, chosen=names)
+        for before, batch in _counted(table.to_batches()):
+            collector.add(batch, before=before)
+    except (pa.ArrowException, UnicodeError, OverflowError) as error:
+        reason = "; ".join(map(str, error.args))[:200]
+        raise BadInput(f"{FRAME} has a column that is neither numbers nor texts ({reason}): convert it") from error
+    return collector.result(None)
+
+
+def _counted(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Iterate over batches, with the number of rows before each."""
+    before = 0
+    for batch in batches:
+        yield before, batch
+        before += len(batch)
+
+
+def as_frame(X: Any) -> Any:
+    """Return tables of pyarrow and polars as DataFrames, and other values as they are."""
+    polars = type(X).__module__.partition(".")[0] == "polars"
+    return X.to_pandas() if polars or isinstance(X, pa.Table) else X
+
+
+def is_table(X: Any) -> bool:
+    """Whether X is a DataFrame, except for complete numbers and for two columns of texts."""
+    if not isinstance(X, pd.DataFrame) or not len(X.columns):
+        return False
+    if all(pd.api.types.is_numeric_dtype(kind) for kind in X.dtypes):
+        return bool(X.isna().any(axis=None))
+    return len(X.columns) != 2 or not X.map(lambda value: isinstance(value, str)).all(axis=None)
+
+
 def as_raw(X: Any) -> Raw:
     """Convert lists, arrays, a pandas Series or DataFrame, or a Dataset of graphs to raw examples."""
+    X = as_frame(X)
+    if is_table(X):
+        return read_inputs(X).raw
     if isinstance(X, Raw):
         return X
     if issparse(X):

@@ -116,7 +116,9 @@ def read_json_rows(
     kinds = {field.name: kind_of(field.type) for field in schema}
     roles = assign(where, schema.names, kinds=kinds, columns=columns, need=())
     roles = replace(roles, label=None, domain=None, split=None, time=None, named=("features",))
-    types = _column_types(_JSON_ROWS, schema, roles)
+    named = [name for name, kind in roles.features.items() if kind == "category"]
+    rows = [{**row, **{name: _as_name(row.get(name)) for name in named}} for row in rows]
+    types = _column_types(_JSON_ROWS, schema, roles) | dict.fromkeys(named, pa.large_string())
     for number, row in enumerate(rows, 1):
         if fault := formats.row_fault(number, row, types):
             raise BadInput(f"{where}: {fault}")
@@ -127,6 +129,13 @@ def read_json_rows(
     except (pa.ArrowException, UnicodeError, OverflowError) as error:
         raise BadInput(f"{where}: a value cannot be read ({str(error).splitlines()[0][:100]}): fix it") from error
     return collector.dataset(Path(where).stem)
+
+
+def _as_name(value: Any) -> Any:
+    """Return a category as a text; other values, such as lists, are reported later."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
 
 
 def column_finder(path: Path, columns: Mapping[str, str] | None) -> ColumnFinder:

@@ -1,7 +1,7 @@
 """Encoder interface: raw examples to inputs, and inputs to features of a fixed width.
 
 Raw examples are a list of str or of (str, str) for texts, a float tensor (n, d) for vectors, a uint8 tensor
-(n, 3, s, s) for images decoded at `size` pixels, or a list of Graphs.
+(n, 3, s, s) for images decoded at `size` pixels, a list of Graphs, or TableRows for tables.
 """
 
 import hashlib
@@ -16,15 +16,17 @@ from torch import Tensor, nn
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
 from holdfast.core.store import Store
+from holdfast.core.table import Schema
 
 
 class Backbone(nn.Module, ABC):
     """A network that maps inputs to features, and the preparation of its inputs. Concrete classes are final."""
 
-    takes: ClassVar[str]  # text, image, vector or graph
+    takes: ClassVar[str]  # text, image, vector, graph, table or mixed
     width: int
     settings: dict[str, Any]  # JSON; `load(folder, settings)` builds a network of the same shape
     size: int | None = None  # pixels per side, for images
+    schema: Schema = ()  # columns of the training rows, for tables
 
     @classmethod
     def build(cls, training: Callable[[], Any], *args: Any, **settings: Any) -> Self:

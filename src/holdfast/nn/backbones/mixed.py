@@ -3,6 +3,7 @@
 Shapes: b batch, d width.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from holdfast.core.inputs import Inputs, Joint
 from holdfast.core.settings import setting
 from holdfast.core.store import JointStore
-from holdfast.core.table import Schema, TableRows
+from holdfast.core.table import TableRows
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation, fingerprint
 from holdfast.nn.backbones.hybrid import set_components
 from holdfast.nn.backbones.tabular import Columns, TableBackbone, Tabular
@@ -35,12 +36,8 @@ class TwoParts(Backbone, LearnedPreparation):
 
     def _initialise(self, table: TableBackbone, text: Backbone, settings: dict[str, Any]) -> None:
         self.table, self.text = table, text
-        self.width = table.width + text.width
+        self.width, self.schema = table.width + text.width, table.schema
         self.settings = {"table": table.settings, "text": text.settings, **settings}
-
-    @property
-    def schema(self) -> Schema:
-        return self.table.schema
 
     def prepare(self, examples: Any) -> JointStore:
         assert isinstance(examples, TableRows)
@@ -62,6 +59,10 @@ class TwoParts(Backbone, LearnedPreparation):
             (folder / name).mkdir(parents=True, exist_ok=True)
             encoder.save(folder / name)
         return self.settings
+
+    @classmethod
+    @abstractmethod
+    def load(cls, folder: Path, settings: dict[str, Any]) -> Self: ...
 
     def preparation_key(self) -> str:
         return fingerprint(f"{self.table.preparation_key()} {self.text.preparation_key()}")

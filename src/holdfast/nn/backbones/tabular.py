@@ -35,7 +35,6 @@ class TableBackbone(Backbone, LearnedPreparation):
     """Base of encoders of tables; `schema` lists the columns with the categories of the training rows."""
 
     takes: ClassVar[str] = "table"
-    schema: Schema
     knots: Tensor  # (p, k) ascending values of the column, inf after the last one
     levels: Tensor  # (p, k) standardised normal scores of the knots
     gaps: list[int]  # (m,) number columns with missing values in the training rows

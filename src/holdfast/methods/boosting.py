@@ -1,0 +1,177 @@
+"""Gradient boosting of decision trees on fixed features, with scikit-learn or LightGBM.
+
+The trees are copied to the head of the network, so that they are saved, served and exported like any other model.
+
+Shapes: n examples, d features, c classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from holdfast.core.errors import BadInput, check_at_least
+from holdfast.core.settings import choice, log, setting, whole
+from holdfast.methods.linear_fit import Design, log_frequencies
+from holdfast.methods.logistic import SolvedAtOnce
+from holdfast.methods.ridge import quantile_levels
+from holdfast.nn.trees import Forest, Trees
+from holdfast.tasks.regress import Regress
+
+
+@dataclass(frozen=True)
+class ForestFit:
+    """Trees and metrics of the fit."""
+
+    forest: Forest
+    metrics: dict[str, float]
+
+
+class Boosting(SolvedAtOnce):
+    """Gradient-boosted trees on the features of a frozen encoder; the examples of all domains have the same weight.
+
+    For tables the features are those of the encoder `columns`, which linear models read as well.
+    """
+
+    head_type, head_name = Trees, "trees"
+
+    @dataclass(frozen=True)
+    class Settings:
+        engine: str = setting("sklearn", help="sklearn (HistGradientBoosting) or lightgbm")
+        iterations: int = setting(100, search=whole(50, 500), help="trees per class")
+        rate: float = setting(0.1, search=log(0.02, 0.3), help="shrinkage of every tree")
+        leaves: int = setting(31, search=choice(7, 15, 31, 63), help="most leaves of a tree")
+        min_leaf: int = setting(20, search=choice(5, 10, 20, 50), help="fewest examples of a leaf")
+        l2: float = setting(0.0, search=choice(0.0, 1.0, 10.0), help="L2 penalty of the leaf values")
+
+        def __post_init__(self) -> None:
+            check_at_least(1, iterations=self.iterations, min_leaf=self.min_leaf)
+            check_at_least(2, leaves=self.leaves)
+            check_at_least(0, l2=self.l2)
+            if not self.rate > 0:
+                raise BadInput(f"method.rate must be above 0, got {self.rate}")
+
+    def fit(self, designs: Sequence[Design]) -> ForestFit:
+        design, classes = Design.join(designs), int(self.head.outputs)
+        grow = _lightgbm if self.settings.engine == "lightgbm" else _sklearn
+        if isinstance(self.task, Regress):
+            return self._fit_numbers(np.asarray(design.x), design.y.astype(np.float64))
+        known = np.unique(design.y)
+        offset = log_frequencies(design.y, classes)
+        if len(known) < 2:
+            return ForestFit(Forest.constant(offset), {"trees": 0.0})
+        trees, baseline = grow(np.asarray(design.x), np.searchsorted(known, design.y), len(known), self.settings)
+        forest = join_trees(trees, class_mix(known, classes), baseline, np.setdiff1d(np.arange(classes), known), offset)
+        return ForestFit(forest, {"trees": float(len(trees))})
+
+    def _fit_numbers(self, x: np.ndarray, y: np.ndarray) -> ForestFit:
+        """Fit numbers; quantiles are the prediction plus the quantiles of the training errors."""
+        grow = _lightgbm if self.settings.engine == "lightgbm" else _sklearn
+        trees, baseline = grow(x, y, 0, self.settings)
+        outputs, none = int(self.head.outputs), np.zeros(0, dtype=np.int64)
+        forest = join_trees(trees, np.ones((1, outputs)), baseline, none, np.zeros(outputs))
+        if levels := quantile_levels(self.task):
+            self.head.set(forest)
+            errors = y - self.head(torch.from_numpy(x)).detach().numpy()[:, 0]
+            forest = replace(forest, offset=forest.offset + np.quantile(errors, levels))
+        return ForestFit(forest, {"trees": float(len(trees))})
+
+    def write(self, solution: ForestFit) -> None:
+        self.head.set(solution.forest)
+
+
+Tree = dict[str, np.ndarray]  # arrays `feature`, `threshold`, `missing`, `branches`, `value` of one tree
+
+
+def class_mix(known: np.ndarray, classes: int) -> np.ndarray:
+    """(s, c) from sums to outputs: two classes share one sum, which is the difference of their outputs."""
+    if len(known) == 2:
+        mix = np.zeros((1, classes))
+        mix[0, known] = -0.5, 0.5
+        return mix
+    return np.eye(classes)[known]
+
+
+def join_trees(
+    trees: Sequence[Tree], mix: np.ndarray, baseline: np.ndarray, absent: np.ndarray, offset: np.ndarray
+) -> Forest:
+    """Concatenate trees, which belong to the sums in turn; outputs of absent classes are their `offset`."""
+    sizes = np.asarray([len(tree["feature"]) for tree in trees])
+    starts = np.cumsum(sizes) - sizes
+    arrays: dict[str, Any] = {name: np.concatenate([tree[name] for tree in trees]) for name in trees[0]}
+    arrays["branches"] = arrays["branches"] + np.repeat(starts, sizes)[:, None]
+    constant = baseline @ mix
+    constant[absent] = offset[absent]
+    return Forest(**arrays, roots=starts, owner=np.arange(len(trees)) % len(mix), mix=mix, offset=constant)
+
+
+def _sklearn(x: np.ndarray, y: np.ndarray, classes: int, options: Boosting.Settings) -> tuple[list[Tree], np.ndarray]:
+    """Fit scikit-learn's trees; return them in the order of the iterations, and the baseline per sum.
+
+    Without classes, y (n,) are numbers.
+    """
+    from sklearn import ensemble  # its import takes a second
+
+    family: Any = ensemble.HistGradientBoostingClassifier if classes else ensemble.HistGradientBoostingRegressor
+    model = family(
+        max_iter=options.iterations, learning_rate=options.rate, max_leaf_nodes=options.leaves,
+        min_samples_leaf=options.min_leaf, l2_regularization=options.l2, early_stopping=False, random_state=0,
+    )  # fmt: skip
+    model.fit(x, y)
+    trees = [sklearn_tree(tree.nodes) for iteration in model._predictors for tree in iteration]
+    return trees, np.asarray(model._baseline_prediction, dtype=np.float64).reshape(-1)
+
+
+def sklearn_tree(nodes: np.ndarray) -> Tree:
+    """Convert the nodes of a scikit-learn tree without native categories."""
+    assert not nodes["is_categorical"].any()
+    leaf, own = nodes["is_leaf"].astype(bool), np.arange(len(nodes))
+    left, right = (np.where(leaf, own, nodes[side].astype(np.int64)) for side in ("left", "right"))
+    return {
+        "feature": nodes["feature_idx"].astype(np.int64),
+        "threshold": np.where(leaf, 0.0, nodes["num_threshold"]),
+        "missing": nodes["missing_go_to_left"].astype(np.int64),
+        "branches": np.stack([left, right], axis=1),
+        "value": np.where(leaf, nodes["value"], 0.0),
+    }
+
+
+def _lightgbm(x: np.ndarray, y: np.ndarray, classes: int, options: Boosting.Settings) -> tuple[list[Tree], np.ndarray]:
+    """Fit LightGBM's trees; its first trees contain the baseline."""
+    try:
+        import lightgbm
+    except ImportError as error:
+        raise BadInput("the method lightgbm needs LightGBM: pip install 'holdfast[lightgbm]'") from error
+    several = {"objective": "multiclass", "num_class": classes} if classes > 2 else {"objective": "binary"}
+    several = several if classes else {"objective": "regression"}
+    parameters = {
+        **several, "learning_rate": options.rate, "num_leaves": options.leaves, "min_data_in_leaf": options.min_leaf,
+        "lambda_l2": options.l2, "verbosity": -1, "deterministic": True, "force_row_wise": True, "seed": 0,
+    }  # fmt: skip
+    booster: Any = lightgbm.train(parameters, lightgbm.Dataset(x, y), num_boost_round=options.iterations)
+    trees = [lightgbm_tree(tree["tree_structure"]) for tree in booster.dump_model()["tree_info"]]
+    return trees, np.zeros(classes if classes > 2 else 1)
+
+
+def lightgbm_tree(root: dict[str, Any]) -> Tree:
+    """Convert the nested nodes of a LightGBM tree with numeric splits."""
+    nodes: list[tuple[int, float, int, int, int, float]] = []
+
+    def add(node: dict[str, Any]) -> int:
+        own = len(nodes)
+        if "leaf_value" in node:
+            nodes.append((0, 0.0, 0, own, own, float(node["leaf_value"])))
+            return own
+        assert node["decision_type"] == "<=", node["decision_type"]
+        nodes.append((0, 0.0, 0, own, own, 0.0))
+        left, right = add(node["left_child"]), add(node["right_child"])
+        goes_left = int(bool(node["default_left"]) and node["missing_type"] == "NaN")
+        nodes[own] = (int(node["split_feature"]), float(node["threshold"]), goes_left, left, right, 0.0)
+        return own
+
+    add(root)
+    feature, threshold, missing, left, right, value = (np.asarray(column) for column in zip(*nodes, strict=True))
+    branches = np.stack([left, right], axis=1)
+    return {"feature": feature, "threshold": threshold, "missing": missing, "branches": branches, "value": value}
