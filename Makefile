@@ -69,11 +69,12 @@ soak: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak
 
 # offline: packages that do not fit each other (MiniLM goes without what it asks for), and versions that were not tested;
-# with pip-audit and a network, known faults of the tested ones too
+# a bill of materials and a table of licences in build/audit; with pip-audit and a network, known faults too
 audit: $(READY)
 	! $(PIP) check | grep -vE "requires sentence-transformers|No broken"
 	@echo "installed, but not as in constraints.txt:"
 	@$(PIP) freeze --exclude-editable | grep -vxFf constraints.txt || echo "none"
+	@$(BIN)/python -m studies.packages
 	@if $(BIN)/python -c "import pip_audit" 2>/dev/null; then $(BIN)/python -m pip_audit --no-deps -r constraints.txt; \
 	else echo "pip-audit is not installed, so known faults were not looked up: pip install pip-audit"; fi
 
