@@ -284,7 +284,10 @@ def _timeout(number: int, frame: object) -> None:
     raise TimeoutError(f"no answer within {SLOW} seconds")
 
 
-def _run_block(kind: str, source: Source, count: int, seed: int, progress: Any, connection: Any) -> None:
+Generate = Callable[[Source, int, int], list[bytes]]
+
+
+def _run_block(kind: str, source: Source, inputs: list[bytes], seed: int, progress: Any, connection: Any) -> None:
     """Run inputs in a forked process and send outcomes, the longest time and unexpected exceptions."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     signal.signal(signal.SIGALRM, _timeout)
@@ -292,7 +295,6 @@ def _run_block(kind: str, source: Source, count: int, seed: int, progress: Any, 
     outcomes: Counter[str] = Counter()
     failures, slowest = [], 0.0
     size = CONCURRENT if isinstance(source.check, _Endpoint) else 1
-    inputs = _inputs(source, count, seed)
     with _silent():
         for start in range(0, len(inputs), size):
             progress.value = start
@@ -314,12 +316,14 @@ def _run_block(kind: str, source: Source, count: int, seed: int, progress: Any, 
     os._exit(0)  # threads of the endpoint do not end
 
 
-def _block(kind: str, source: Source, count: int, seed: int, result: Result) -> None:
+def _block(kind: str, source: Source, count: int, seed: int, result: Result, generate: Generate = _inputs) -> None:
     """Run one block in a forked process; a crash of the process is a failure of the input it was reading."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     progress = context.Value("i", 0)
-    process = context.Process(target=_run_block, args=(kind, source, count, seed, progress, sender))
+    process = context.Process(
+        target=_run_block, args=(kind, source, generate(source, count, seed), seed, progress, sender)
+    )
     began = time.perf_counter()
     process.start()
     sender.close()
@@ -332,7 +336,7 @@ def _block(kind: str, source: Source, count: int, seed: int, result: Result) -> 
     except EOFError:
         process.join()
         at = progress.value
-        content = _inputs(source, count, seed)[at] if at < count else b""
+        content = generate(source, count, seed)[at]
         error = f"the process ended with code {process.exitcode}"
         result.outcomes["failed"] += 1
         result.failures.append({"kind": kind, "seed": seed, "input": repr(content[:400]), "error": error})

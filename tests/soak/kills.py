@@ -111,7 +111,11 @@ def difference(expected: dict[str, Any], folder: Path) -> str:
 class Killer:
     """Runs one command in copies of a folder and kills it."""
 
-    def __init__(self, scenario: Scenario, template: Path, here: Path, files: FaultyFiles, rng: random.Random) -> None:
+    def __init__(
+        self, scenario: Scenario, template: Path, here: Path, files: FaultyFiles, rng: random.Random,
+        say: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.say = say
         self.scenario, self.template, self.here, self.files, self.rng = scenario, template, here, files, rng
         self.log = here.with_name("printed.log")
         self.counts: Counter[str] = Counter()
@@ -190,6 +194,7 @@ class Killer:
 
     def fail(self, history: list[Any], problem: str) -> None:
         self.failures.append({"command": self.scenario.words[0], "kills": history, "problem": problem})
+        self.say(f"kills: failure {json.dumps(self.failures[-1])}")
 
     @property
     def kills(self) -> int:
@@ -237,7 +242,7 @@ def run(
         for which, scenario in scenarios.items():
             here = Path(name) / which.replace(" ", "-") / "here"
             here.parent.mkdir()
-            killers[which] = Killer(scenario, template, here, files, random.Random(f"{seed} {which}"))
+            killers[which] = Killer(scenario, template, here, files, random.Random(f"{seed} {which}"), say)
             say(f"kills: {which} has {killers[which].operations} operations in {killers[which].duration:.2f} s")
         goals = {which: max(1, count * scenario.share // shares) for which, scenario in scenarios.items()}
         goals[next(iter(goals))] += max(0, count - sum(goals.values()))
