@@ -129,8 +129,8 @@ def fit_soup(models: Sequence[SavedModel], dataset: Dataset, *, device: torch.de
     model.load_state_dict(state)
     network.load(state)
     calibration = fit_calibration(
-        network.model, network.assembly.examples, stage.train, stage.valid, classes=len(first.classes),
-        seed=specs[chosen[0]].seed,
+        network.model, network.assembly.examples, stage.train, stage.valid,
+        task=network.assembly.task, seed=specs[chosen[0]].seed,
     )  # fmt: skip
     known = [models[i].calibration for i in chosen]
     if calibration is not None:
