@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -68,6 +69,10 @@ class TableRows:
         if companion is not None:
             companion = companion[index] if isinstance(companion, Tensor) else [companion[i] for i in index.tolist()]
         return replace(self, numbers=self.numbers[index], codes=self.codes[index], companion=companion)
+
+    def numpy(self) -> np.ndarray:
+        """(n, 2p + q) numbers with 0 for missing ones, indicators of missing numbers, and codes; to compare rows."""
+        return torch.cat([self.numbers.nan_to_num(nan=0.0), self.numbers.isnan().float(), self.codes], dim=1).numpy()
 
     def recoded(self, schema: Schema) -> TableRows:
         """Return the rows with the columns of another schema, matched by name; an unknown category gets the code -2.

@@ -50,6 +50,9 @@ def as_dataset(X: Any, y: Any, domains: Sequence[Any] | None) -> Dataset:
 
 def as_numeric_dataset(X: Any, y: Any, domains: Sequence[Any] | None) -> Dataset:
     """Build a data set from examples with one number and one domain each; without domains there is only one."""
+    X, columns = as_frame(X), None
+    if is_table(X):
+        X, columns, _ = read_inputs(X)
     raw, targets = as_raw(X), _as_numbers(y)
     names = [ONE_DOMAIN] * len(raw) if domains is None else list(domains)
     if not len(raw) == len(targets) == len(names):
@@ -58,7 +61,7 @@ def as_numeric_dataset(X: Any, y: Any, domains: Sequence[Any] | None) -> Dataset
     _check_present("domain", names)
     domain, known = encode(names)
     y = np.zeros(len(raw), dtype=np.int64)
-    return Dataset("data", raw, y, (), domain, known, targets=targets, task="regress")
+    return Dataset("data", raw, y, (), domain, known, targets=targets, task="regress", columns=columns)
 
 
 def _as_numbers(y: Any) -> np.ndarray:

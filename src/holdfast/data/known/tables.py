@@ -1,0 +1,28 @@
+"""Published tables with columns of several kinds.
+
+The file has one row per example. `columns` in `sets.toml` maps roles to the published column names; all other columns
+are inputs, whose kinds are inferred as for any table.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from holdfast.data.dataset import Dataset
+from holdfast.data.known.base import KnownSet, rename_codes
+from holdfast.data.readers.table import read_table
+
+
+def read_table_set(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
+    """Read the table of a data set; labels and domains get their published names.
+
+    Several spellings of one label, such as the grades 1 to 4 of a disease, become one class.
+    """
+    columns: dict[str, str] = known.options["columns"]
+    path = known.find(
+        data_dir, f"the table of {known.name} into FOLDER, with the columns {', '.join(columns.values())}"
+    )
+    dataset = read_table(path, columns=columns)
+    y, classes = rename_codes(dataset.y, dataset.classes, known.labels, f"{path}: label")
+    domain, domains = rename_codes(dataset.domain, dataset.domains, known.domains, f"{path}: domain")
+    renamed = replace(dataset, name=known.name, y=y, classes=classes, domain=domain, domains=domains)
+    return known.finish(renamed.checked())
