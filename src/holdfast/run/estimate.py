@@ -32,7 +32,7 @@ from holdfast.record import RunRecord
 from holdfast.run.assemble import assemble, encodes
 from holdfast.run.jobs import Job
 from holdfast.run.timing import configuration
-from holdfast.run.train import train
+from holdfast.run.train import torch_threads, train
 from holdfast.run.workspace import Workspace
 
 PROBE_STEPS = 4  # per phase; the first one is not counted
@@ -40,6 +40,7 @@ PROBE_ROWS = 64  # per domain
 SOLVED_ROWS = 512  # per domain, for methods that are solved at once
 PROBE_SECONDS = 20.0  # after this time no further configuration is probed
 FEW_STEPS = 500  # of all jobs together, below which nothing is probed
+FROZEN_STEP = 0.2  # steps on cached features are short, and count as this share of a step
 ENCODED_ROWS, ENCODED_BATCHES = 32, 5  # of the sample, to measure the speed of encoding
 SCORING = 1 / 3  # time of scoring a row, as a share of the time of training on it
 
@@ -64,12 +65,12 @@ def estimate(
 
     After `limit` seconds no further configuration is probed. `threads` is the number per run, for several runs at once.
     """
-    steps = sum(job.steps for job in jobs)
+    steps = sum(job.steps * (FROZEN_STEP if encodes(job.spec) else 1.0) for job in jobs)
     if not jobs or parallel.world_size() > 1 or (steps < FEW_STEPS and not always):
         return None
     runs = _recorded(jobs, finished)
     firsts = {configuration(job): job for job in reversed(jobs)}
-    missing = [job for key, job in reversed(firsts.items()) if key not in runs]
+    missing = sorted((job for key, job in reversed(firsts.items()) if key not in runs), key=_probed_late)
     started, probes = time.perf_counter(), dict[str, _Probe]()
     with _quiet(), tempfile.TemporaryDirectory() as folder:
         small = _sample(jobs, workspace, Path(folder))
@@ -81,10 +82,18 @@ def estimate(
                 probes[configuration(job)] = probe
                 runs[configuration(job)] = probe.seconds(job, workspace)
         encoding = _encoding_seconds(jobs, workspace, small)
-    trained = [runs[key] for key, probe in probes.items() if probe.steps > 1]
-    for job in missing if trained else ():  # those without a probe: as the slowest of the others
-        runs.setdefault(configuration(job), max(trained))
+    trained = [(job.spec.neck, runs[key]) for job in missing if (key := configuration(job)) in probes]
+    for job in missing if trained else ():  # those without a probe: as the slowest of the others, with the same neck
+        similar = [seconds for neck, seconds in trained if neck == job.spec.neck]
+        runs.setdefault(configuration(job), max(similar or [seconds for _, seconds in trained]))
     return Estimate(encoding, runs)
+
+
+def _probed_late(job: Job) -> int:
+    """Sort key of the probes: ERM and methods with a neck, which take longest, then baselines, then other methods."""
+    if job.spec.neck != "none" or job.spec.method == "erm":
+        return 0
+    return 1 if _is_solved_at_once(job) else 2
 
 
 def _recorded(jobs: Sequence[Job], finished: Sequence[RunRecord]) -> dict[str, float]:
@@ -155,7 +164,7 @@ def _probe(job: Job, workspace: Workspace, small: Workspace, threads: int) -> _P
         train(replace(spec, steps=1, every=1), episode, small)  # also encodes the sample, which is timed separately
         sample = _larger_sample(job, workspace, small) if at_once else small
         episode = _episode(job, sample)
-        with _threads(threads):
+        with torch_threads(threads):
             started = time.perf_counter()
             train(spec, episode, sample, tick=tick)
             total = time.perf_counter() - started
@@ -205,17 +214,6 @@ def _seconds_per_row(encoder: Backbone, small: Workspace) -> float:
         encoder(examples.inputs(order[start : start + size])).cpu()
         seconds.append(time.perf_counter() - began)
     return sum(seconds[1:]) / (size * len(starts))
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Compute with this number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from statistics import median_low
 
 from holdfast.run.jobs import Job
 
@@ -90,10 +91,13 @@ class Timing:
         self.encoding = 0.0
 
     def seconds(self, job: Job) -> float | None:
-        """Return the expected duration of a job: the mean of its configuration, else its estimate, else any mean."""
+        """Return the expected duration of a job: the median of its configuration, else its estimate, else any mean.
+
+        It is the lower median, because the first run of every process also takes the time of imports.
+        """
         key = configuration(job)
         if key in self.measured:
-            return sum(self.measured[key]) / len(self.measured[key])
+            return median_low(self.measured[key])
         if key in self.estimated:
             return self.estimated[key]
         known = [value for values in self.measured.values() for value in values] or list(self.estimated.values())

@@ -3,8 +3,8 @@
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -124,7 +124,8 @@ def train(
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     assembly = assemble(spec, episode, workspace, trained=trained)
-    with seeded(spec.seed, "method"), process_rng_streams(spec.seed), _kernels():
+    threads = 1 if _is_small(spec, workspace) else torch.get_num_threads()
+    with seeded(spec.seed, "method"), process_rng_streams(spec.seed), _kernels(), torch_threads(threads):
         try:
             method, stages = run(
                 episode, assembly.make, assembly.examples, assembly.task, spec,
@@ -143,6 +144,23 @@ def train(
     where = (dict(code_version()), machine(workspace.device))
     results: dict[str, Any] = {"analysis": analysis, "engagement": engagement}
     return RunRecord(spec.json(), episode.name, stages, *where, cost, **results), assembly
+
+
+def _is_small(spec: Spec, workspace: Workspace) -> bool:
+    """Whether the steps of a run are so short that threads would mostly wait for one another."""
+    cached = workspace.cache is not None and workspace.device.type == "cpu" and spec.task == "classify"
+    return cached and spec.tune == "frozen" and spec.neck in ("none", "projection")
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Compute with this number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _recall(spec: Spec) -> Recall | None:

@@ -234,3 +234,32 @@ def test_lines_name_method_target_and_time_left(monkeypatch):
     lines.encoding(5, 10)
     lines.report()
     assert "encoding 5 of 10 examples" in said[-1]
+
+
+def test_the_first_run_of_a_process_does_not_change_the_expected_duration():
+    clock, jobs = Clock(), jobs_of("erm", seeds=2)
+    timing = Timing(clock=clock)
+    for job, seconds in zip(jobs, (20.0, 22.0, 1.0, 1.5), strict=True):
+        timing.begin(job)
+        clock.now += seconds
+        timing.end(job)
+    assert timing.seconds(jobs[0]) == 1.5
+
+
+def test_methods_with_a_neck_are_probed_before_others_and_the_rest_follows_its_neck(data, tmp_path, monkeypatch):
+    probed = []
+
+    def probe(job, workspace, small, threads):
+        probed.append(job.spec.method)
+        return estimation._Probe(0.0, {"erm": 1.0, "hma": 50.0}[job.spec.method], 4, 10)
+
+    monkeypatch.setattr(estimation, "_probe", probe)
+    monkeypatch.setattr(estimation._Probe, "seconds", lambda self, job, workspace: self.step)
+    workspace = Workspace(data, cache=None, out=tmp_path)
+    jobs = resolve(Request(methods=["coral", "erm", "hma"], seeds=[0], **OPTIONS), workspace)
+    ticks = iter(range(0, 100, 6))
+    monkeypatch.setattr(estimation.time, "perf_counter", lambda: next(ticks))
+    expected = estimate(jobs, workspace, always=True, limit=13)
+    assert expected is not None
+    assert probed == ["erm", "hma"]
+    assert {job.spec.method: expected.runs[configuration(job)] for job in jobs} == {"coral": 1, "erm": 1, "hma": 50}
