@@ -86,7 +86,15 @@ def _zip_files(path: Path) -> Files:
         try:
             with zipfile.ZipFile(path) as opened, opened.open(name) as file:
                 yield from _lines(file, f"{path}: {name}")
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+        except (
+            zipfile.BadZipFile,
+            zlib.error,
+            EOFError,
+            UnicodeDecodeError,
+            NotImplementedError,
+            RuntimeError,
+            OSError,
+        ) as error:
             raise open_limit(error) or BadInput(
                 f"{path}: {name} cannot be unpacked ({error}): pack it again"
             ) from error

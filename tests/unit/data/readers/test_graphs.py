@@ -257,3 +257,12 @@ def test_invalid_graph_objects_are_rejected(other, message):
     second = other if isinstance(other, str) else SimpleNamespace(**{**vars(data(3, 1)), **other})
     with pytest.raises(BadInput, match=message):
         as_graphs([data(3, 0), second])
+
+
+def test_zip_whose_member_name_is_not_utf8_is_rejected(tmp_path):
+    path = write_zip(tmp_path / "set.zip", rings_and_stars(4))
+    content = path.read_bytes()
+    header = content[:6] + b"\x00\x08" + content[8:]  # the local header announces a UTF-8 name
+    path.write_bytes(header.replace(b"set/set.txt", b"set/\xaf\xaft.txt", 1))
+    with pytest.raises(BadInput, match="cannot be unpacked"):
+        read_graphs(path)
