@@ -251,7 +251,7 @@ class DomainEstimator(BaseEstimator, ABC):
         names = ("n_features_in_", "feature_names_in_")
         if reset:
             for name in names:
-                self.__dict__.pop(name, None)
+                vars(self).pop(name, None)
         if raw.kind == "vector" and raw is not X and (reset or names[0] in self.__dict__):
             validate_data(self, X, reset=reset, skip_check_array=True)
 

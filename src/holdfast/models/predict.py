@@ -101,16 +101,23 @@ def _table(
         return pa.table({"id": ids, "response": pa.array(saved.responses(chunk.raw, device=device), pa.string())})
     if not saved.predicts:
         return pa.table({"id": ids, **saved.predict_columns(chunk.raw, device=device)})
-    kind = {"numbers": _number_columns, "labels": _label_columns}.get(saved.predicts)
-    answer = saved.predict(chunk.raw, device=device, calibrated=calibrated) if kind is None else None
-    if answer is None and kind is not None:
-        answer = (predict_numbers if saved.predicts == "numbers" else predict_labels)(saved, chunk.raw, device=device)
-    assert answer is not None
+    answer: NumberPredictions | LabelPredictions | ClassPredictions
+    if saved.predicts == "numbers":
+        answer = predict_numbers(saved, chunk.raw, device=device)
+    elif saved.predicts == "labels":
+        answer = predict_labels(saved, chunk.raw, device=device)
+    else:
+        answer = saved.predict(chunk.raw, device=device, calibrated=calibrated)
     answered = np.ones(len(chunk), dtype=bool)
     if abstain_above is not None and answer.foreign is not None:
         answered = answer.foreign <= abstain_above
     result.abstained += int((~answered).sum())
-    columns = (kind or _class_columns)(saved, answer, answered, chunk, result)
+    if isinstance(answer, NumberPredictions):
+        columns = _number_columns(answer, answered, chunk, result)
+    elif isinstance(answer, LabelPredictions):
+        columns = _label_columns(saved, answer, answered, chunk, result)
+    else:
+        columns = _class_columns(saved, answer, answered, chunk, result)
     extra = {"foreign": answer.foreign, "undecided": answer.undecided}
     columns |= {name: value for name, value in extra.items() if value is not None}
     return pa.table({"id": pa.array(ids, pa.string()), **columns})
@@ -126,7 +133,7 @@ def _class_columns(
 
 
 def _number_columns(
-    saved: SavedModel, answer: NumberPredictions, answered: np.ndarray, chunk: Dataset, result: Prediction
+    answer: NumberPredictions, answered: np.ndarray, chunk: Dataset, result: Prediction
 ) -> dict[str, Any]:
     truth = _numbers(chunk)
     scorable = np.isfinite(truth) & answered
