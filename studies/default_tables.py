@@ -31,10 +31,10 @@ Scores = dict[str, dict[int, float]]  # row -> seed -> score
 def packed_records(folder: Path = FOLDER) -> dict[str, dict[str, list[RunRecord]]]:
     """Return the packed records by data set and row."""
     paths = {name: {row: folder / "run" / name / f"{row}{PACKED}" for row in ROWS} for name in DATASETS}
-    found = {
+    records = {
         name: {row: list(load(path)) for row, path in rows.items() if path.is_file()} for name, rows in paths.items()
     }
-    return {name: rows for name, rows in found.items() if {"default", "first", "searched"} <= rows.keys()}
+    return {name: rows for name, rows in records.items() if {"default", "first", "searched"} <= rows.keys()}
 
 
 def kind_of(record: RunRecord) -> str:
