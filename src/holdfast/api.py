@@ -99,6 +99,7 @@ def compare(
     examples: int | None = None,
     unlabelled: Source | None = None,
     empty_labels: str = "error",
+    skip_bad: bool = False,
     data_dir: Path | None = None,
     settings: Mapping[str, Any] | None = None,
     analyse: str | Sequence[str] = (),
@@ -124,7 +125,7 @@ def compare(
     then methods, are left out to keep to it. `none` means no limit; `run.schedule` describes the default limit.
 
     `search_rate` chooses the learning rate per method and target on source domains; by default for encoders that learn,
-    unless `lr` is set.
+    unless `lr` is set. With `skip_bad`, rows of a table with bad cells are left out and counted.
     """
     limits = Limits(
         None if budget is None else parse_budget(budget), default=budget is None and method_names(methods) == ["auto"],
@@ -133,7 +134,7 @@ def compare(
     task = (settings or {}).get("task")
     dataset = training_data(
         data, task=task, columns=columns, data_dir=data_dir, examples=examples, unlabelled=unlabelled,
-        empty_labels=empty_labels, settings=settings,
+        empty_labels=empty_labels, settings=settings, skip_bad=skip_bad,
     )  # fmt: skip
     analyses = choose_analyses(method_names(analyse), [task or dataset.task or Spec.task])
     folder = cache_folder() if cache else None
@@ -171,6 +172,7 @@ def compare(
     if parallel.is_first():
         source += [] if not source or not isinstance(unlabelled, str | Path) else ["--unlabelled", str(unlabelled)]
         source += ["--empty-labels", empty_labels] if source and empty_labels != "error" else []
+        source += ["--skip-bad"] if source and skip_bad else []
         write_report(records, report, title=f"Holdfast: {dataset.name}", metric=metric, notes=notes, source=source)
     decision = rates.with_final_rate(decide(records, metric))
     same, choices = workspace.identical, tuple(rates.choices)

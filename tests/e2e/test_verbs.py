@@ -167,6 +167,35 @@ def test_predict_scores_known_labels(holdfast, reviews, quick, tmp_path):
     assert (ran.json["scored"], ran.json["accuracy"]) == (2, 1.0)
 
 
+def test_bad_rows_are_skipped_and_columns_carried(holdfast, reviews, quick, tmp_path):
+    reviews.write_text(reviews.read_text() + "lost,,books\nonly two,pos\n")
+    refused = holdfast("fit", reviews, "--steps", 4, "--out", "model", *quick)
+    assert refused.code == 2
+    assert "2 bad cells in 2 rows" in " ".join(refused.err.split())
+    fitted = holdfast("fit", reviews, "--steps", 4, "--out", "model", "--skip-bad", *quick)
+    assert fitted.code == 0, fitted.err
+    assert "--skip-bad: 2 of 162 rows" in " ".join(fitted.err.split())
+    (tmp_path / "new.csv").write_text("text;label;price\ngreat;pos;1,5\n ;neg;2\nawful;neg;3,25\n")
+    words = ("predict", "model", "new.csv", "--with", "price,label", "--json")
+    ran = holdfast(*words)
+    assert ran.code == 2
+    assert "row 2, column 'text' has no text" in ran.json["error"]
+    ran = holdfast(*words, "--skip-bad")
+    assert ran.code == 0, ran.err
+    assert any("separated by semicolons" in note for note in ran.json["notes"])
+    assert any("1 of 3 rows" in note for note in ran.json["notes"])
+    rows = list(csv.DictReader((tmp_path / "predictions.csv").read_text().splitlines()))
+    assert [(row["id"], row["price"], row["input_label"]) for row in rows] == [
+        ("1", "1,5", "pos"),
+        ("3", "3,25", "neg"),
+    ]
+    audited = holdfast("audit", reviews, "--skip-bad", "--clean", "clean.csv", "--json")
+    assert audited.code == 0, audited.err
+    clean = list(csv.DictReader((tmp_path / "clean.csv").read_text().splitlines()))
+    assert {row["label"] for row in clean} == {"pos", "neg"}
+    assert "--skip-bad" in " ".join(holdfast("audit", reviews, "--skip-bad").err.split())
+
+
 def test_report_is_built_from_records_alone(holdfast, reviews, quick, tmp_path):
     holdfast(*comparison(reviews, "--analyse", "routing", "--out", "runs", *quick))
     reviews.unlink()

@@ -73,13 +73,14 @@ class Audit:
 def audit(
     data: Source, *, task: str = "classify", near: float = 0.8, out: str | Path | None = None,
     clean: str | Path | None = None, columns: Mapping[str, str] | None = None, data_dir: Path | None = None,
-    seed: int = 0, runs: str | Path | None = None, tell: Callable[[str], None] | None = None,
+    seed: int = 0, runs: str | Path | None = None, tell: Callable[[str], None] | None = None, skip_bad: bool = False,
 ) -> Audit:  # fmt: skip
     """Inspect a data set; `out` is an HTML report to write, `clean` a table without duplicates.
 
     `near` is the similarity, 0.7 to 1, above which two texts are near duplicates; 1 looks for exact duplicates only, of
     images too. The data itself is never changed. `runs` is the folder of a comparison: if it used exactly this data,
-    its scores are shown next to those of the linear probe. `tell` receives progress messages.
+    its scores are shown next to those of the linear probe. `tell` receives progress messages. With `skip_bad`,
+    rows of a table with bad cells are left out and counted.
     """
     if not 0.7 <= near <= 1:
         raise BadInput(f"near must be a similarity between 0.7 and 1; got {near}")
@@ -89,7 +90,7 @@ def audit(
         check_suffix(Path(clean))
         check_not_input("--clean", Path(clean), data)
     say = tell or (lambda sentence: None)
-    dataset = training_data(data, task=task, columns=columns, data_dir=data_dir)
+    dataset = training_data(data, task=task, columns=columns, data_dir=data_dir, skip_bad=skip_bad)
     source, data = data, data if isinstance(data, str | Path) else dataset  # a DataFrame has no name either
     examples = Examples(dataset)
     say(f"searching for duplicates among {len(dataset):,} examples")
@@ -124,7 +125,7 @@ def audit(
     target = None
     if table is not None:
         target = commands.cleaned(table, dataset, len(choice.kept_rows()), task=task, columns=columns)
-    target = target or commands.original(source, dataset, columns=columns, data_dir=data_dir)
+    target = target or commands.original(source, dataset, columns=columns, data_dir=data_dir, skip_bad=skip_bad)
     advice, command = advise(
         make_spec(dataset, task=task), examples.kind, verdict, facts, leaked, erasure,
         clean=None if table is None else str(table), more_domains=dataset.more_domains_hint,

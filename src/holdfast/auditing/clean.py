@@ -22,10 +22,16 @@ def write_clean(out: Path, data: str | Path | Dataset, dataset: Dataset, rows: n
     path = None if isinstance(data, Dataset) else Path(data).expanduser()
     if path is not None and path.suffix.lower() in LINES and out.suffix == ".jsonl" and path.is_file():
         lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-        if len(lines) == len(dataset):
-            return write_text(out, "".join(f"{lines[row]}\n" for row in rows))
-    original = None if path is None else _original_table(path)
-    if original is not None and len(original) == len(dataset):
+        if dataset.file_rows is not None or len(lines) == len(dataset):
+            at = rows if dataset.file_rows is None else dataset.file_rows[rows] - 1
+            return write_text(out, "".join(f"{lines[row]}\n" for row in at))
+    left_out: list[int] = []
+    built = path is not None and path.suffix.lower() in LINES and dataset.file_rows is not None
+    original = None if path is None or built else _original_table(path, left_out)
+    if original is not None and dataset.file_rows is not None:
+        numbers = dataset.file_rows[rows]
+        table = original.take(pa.array(numbers - 1 - np.searchsorted(np.sort(left_out), numbers)))
+    elif original is not None and len(original) == len(dataset):
         table = original.take(pa.array(rows))
     else:
         table = _built_table(dataset, rows)
@@ -35,8 +41,11 @@ def write_clean(out: Path, data: str | Path | Dataset, dataset: Dataset, rows: n
     return write_tables(out, iter([table]))
 
 
-def _original_table(path: Path) -> pa.Table | None:
-    """Return the complete table a data set was read from with unparsed values, or None if it was not a table."""
+def _original_table(path: Path, left_out: list[int]) -> pa.Table | None:
+    """Return the complete table a data set was read from with unparsed values, or None if it was not a table.
+
+    `left_out` receives the rows of a csv file, from 1, that cannot be split into values.
+    """
     if path.suffix.lower() not in formats.SUFFIXES or not path.is_file():
         return None
     if path.suffix.lower() == ".parquet":
@@ -46,7 +55,8 @@ def _original_table(path: Path) -> pa.Table | None:
     if path.suffix.lower() in LINES:
         return pa.Table.from_pylist(list(formats.iter_rows(path, names)))
     types = dict.fromkeys(names, pa.large_string())
-    return pa.Table.from_batches(list(formats.iter_batches(path, types, formats.LONG_BLOCK)))
+    reading = formats.iter_batches(path, types, formats.LONG_BLOCK, on_invalid=lambda row, faults: left_out.append(row))
+    return pa.Table.from_batches(list(reading))
 
 
 def _built_table(dataset: Dataset, rows: np.ndarray) -> pa.Table:

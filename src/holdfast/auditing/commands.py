@@ -23,12 +23,14 @@ class Target:
     clean: bool = False
 
 
-def original(data: Source, dataset: Dataset, *, columns: Mapping[str, str] | None, data_dir: Path | None) -> Target:
+def original(
+    data: Source, dataset: Dataset, *, columns: Mapping[str, str] | None, data_dir: Path | None, skip_bad: bool = False
+) -> Target:
     """Return the data of the audit itself."""
     if not isinstance(data, str | Path):
         return Target(dataset, ())
     words = [str(data), *([] if data_dir is None else ["--data-dir", str(data_dir)])]
-    return Target(dataset, (*words, *_column_words(columns)))
+    return Target(dataset, (*words, *_column_words(columns), *(["--skip-bad"] if skip_bad else [])))
 
 
 def cleaned(path: Path, dataset: Dataset, rows: int, *, task: str, columns: Mapping[str, str] | None) -> Target | None:

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -53,6 +53,7 @@ def adapt(
     seed: options.Seed = 0,
     device: options.Device = "auto",
     column: options.Column = None,
+    skip_bad: options.SkipBad = False,
     set_: options.Set = None,
     json: options.Json = False,
 ) -> None:
@@ -82,15 +83,17 @@ def adapt(
         method=method, max_forgetting=max_forgetting, force=force, steps=steps, batch=batch, lr=lr, metric=metric,
         seed=seed, device=device, settings=options.parsed_settings(set_),
     )  # fmt: skip
-    columns = options.pairs(column)
+    sources: dict[str, Any] = {
+        "earlier": earlier or (), "columns": options.pairs(column), "skip_bad": skip_bad,
+    }  # fmt: skip
     if (data is None) == (unlabelled is None):
         raise BadInput("adapt needs labelled examples (DATA) or unlabelled ones (--unlabelled FILE): pass one of them")
     with progress(json) as listener:
         if unlabelled is not None:
-            result = adapt_unlabelled(model, unlabelled, terms, earlier=earlier or (), columns=columns)
+            result = adapt_unlabelled(model, unlabelled, terms, **sources)
         else:
             assert data is not None
-            result = run(model, data, terms, domain=domain, earlier=earlier or (), columns=columns, watch=listener)
+            result = run(model, data, terms, domain=domain, watch=listener, **sources)
     if json:
         fields = ("domain", "metric", "before", "after", "forgetting", "examples", "refused", "version")
         document = {name: getattr(result, name) for name in fields}

@@ -26,6 +26,7 @@ def audit(
         Path, typer.Option(help="Folder of a comparison; if it used this data, its scores are shown as well.")
     ] = Path("runs/compare"),
     column: options.Column = None,
+    skip_bad: options.SkipBad = False,
     data_dir: options.DataDir = None,
     json: options.Json = False,
 ) -> None:
@@ -49,7 +50,7 @@ def audit(
 
     result = run(
         data, task=task or "classify", near=near, out=out, clean=clean, runs=runs, columns=options.pairs(column),
-        data_dir=data_dir, tell=None if json else say,
+        data_dir=data_dir, tell=None if json else say, skip_bad=skip_bad,
     )  # fmt: skip
     if json:
         print_json(result.json())

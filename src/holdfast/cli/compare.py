@@ -45,6 +45,7 @@ def compare(
     device: options.Device = "auto",
     examples: options.Examples = None,
     column: options.Column = None,
+    skip_bad: options.SkipBad = False,
     unlabelled: options.Unlabelled = None,
     empty_labels: options.EmptyLabels = "error",
     set_: options.Set = None,

@@ -34,6 +34,7 @@ def fit(
     device: options.Device = "auto",
     examples: options.Examples = None,
     column: options.Column = None,
+    skip_bad: options.SkipBad = False,
     unlabelled: options.Unlabelled = None,
     empty_labels: options.EmptyLabels = "error",
     pretrain_steps: Annotated[
@@ -96,7 +97,7 @@ def fit(
             stack.enter_context(locked(out))
         dataset = training_data(
             data, task=settings.get("task"), columns=options.pairs(column), data_dir=data_dir, examples=examples,
-            unlabelled=unlabelled, empty_labels=empty_labels, settings=settings,
+            unlabelled=unlabelled, empty_labels=empty_labels, settings=settings, skip_bad=skip_bad,
         )  # fmt: skip
         encoder, words = settings.pop("encoder", encoder), ()
         if pretrain_steps:

@@ -24,7 +24,7 @@ STRING_SETTINGS = (
 
 UNCHANGED = (
     "trials", "sampler", "out", "encoder", "tune", "plan", "select", "metric", "steps", "batch", "lr", "device",
-    "examples", "data_dir", "unlabelled", "empty_labels",
+    "examples", "data_dir", "unlabelled", "empty_labels", "skip_bad",
 )  # fmt: skip
 WORD_LISTS = ("methods", "rows", "columns", "analyse")  # comma separated
 
@@ -132,6 +132,14 @@ Unlabelled = Annotated[
 EmptyLabels = Annotated[
     str,
     typer.Option(help="Rows of DATA with an empty label: error, or unlabelled to use them as --unlabelled examples."),
+]
+SkipBad = Annotated[
+    bool,
+    typer.Option(
+        "--skip-bad",
+        help="Leave rows of a table with bad cells out and count them: missing labels, domains or texts, values that "
+        "are no numbers, incomplete rows. Without it they are one error.",
+    ),
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not cache features of a frozen encoder.")]
 Log = Annotated[

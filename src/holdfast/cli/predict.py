@@ -22,6 +22,10 @@ def predict(
     ] = None,
     device: options.Device = "auto",
     column: options.Column = None,
+    with_: Annotated[
+        str, options.option("Comma separated columns of a table to copy behind the predictions.", "--with")
+    ] = "",
+    skip_bad: options.SkipBad = False,
     json: options.Json = False,
 ) -> None:
     """Predict new examples: id, label, one probability per class, and how far the example is from the training data.
@@ -42,13 +46,15 @@ def predict(
 
     - `holdfast predict models/reviews new.csv --abstain-above 99 --out predictions.csv`
 
+    - `holdfast predict models/reviews new.csv --with text,price --skip-bad --out predictions.csv`
+
     - `holdfast predict models/names new.conll --out tags.jsonl`
     """
     from holdfast.models.predict import predict as run
 
     result = run(
         model, data, out, columns=options.pairs(column), device=device,
-        calibrated=not uncalibrated, abstain_above=abstain_above,
+        calibrated=not uncalibrated, abstain_above=abstain_above, carry=options.words(with_), skip_bad=skip_bad,
     )  # fmt: skip
     if json:
         fields = ("counts", "accuracy", "scores", "scored", "abstained")

@@ -28,6 +28,7 @@ def sweep(
     device: options.Device = "auto",
     examples: options.Examples = None,
     column: options.Column = None,
+    skip_bad: options.SkipBad = False,
     set_: options.Set = None,
     no_cache: options.NoCache = False,
     data_dir: options.DataDir = None,

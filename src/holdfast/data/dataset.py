@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from holdfast.core.errors import BadInput, check_at_least
@@ -40,6 +41,8 @@ class Dataset:
     unlabelled: bool = False  # rows without a label are examples to adapt to, and belong to no split
     targets: np.ndarray | None = None  # (n,) numbers, or (n, c) 0 or 1 per class; nan where an example has no label
     task: str = ""  # task for which the targets were converted
+    carried: pa.Table | None = None  # input columns that `predict` copies to its output
+    file_rows: np.ndarray | None = None  # (n,) rows in the file, from 1, if rows with bad cells may be left out
 
     def __post_init__(self) -> None:
         n = len(self.raw)
@@ -114,11 +117,12 @@ class Dataset:
 
     def subset(self, rows: np.ndarray) -> Dataset:
         """Return a data set with only these rows; classes and domains are unchanged."""
-        optional = (self.split, self.time, self.targets)
-        split, time, targets = (None if values is None else values[rows] for values in optional)
+        arrays = {name: getattr(self, name) for name in ("split", "time", "targets", "file_rows")}
+        arrays = {name: None if values is None else values[rows] for name, values in arrays.items()}
         ids = None if self.ids is None else [self.ids[i] for i in rows]
-        codes = {"y": self.y[rows], "domain": self.domain[rows], "split": split, "time": time, "targets": targets}
-        return replace(self, raw=Subset(self.raw, rows), ids=ids, **codes)
+        codes = {"y": self.y[rows], "domain": self.domain[rows], **arrays}
+        carried = None if self.carried is None else self.carried.take(pa.array(rows))
+        return replace(self, raw=Subset(self.raw, rows), ids=ids, carried=carried, **codes)
 
     def with_notes(self, *notes: str) -> Dataset:
         """Return the data set with further messages for the user."""

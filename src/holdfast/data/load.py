@@ -3,7 +3,7 @@
 import difflib
 import inspect
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ FORMS: dict[str, Reader] = {"tags": read_tags, "questions": read_questions, "cor
 
 def load_data(
     data: Source, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain"),
-    data_dir: Path | None = None, form: str = "table", known: Mapping[str, Reader] = READERS,
+    data_dir: Path | None = None, form: str = "table", known: Mapping[str, Reader] = READERS, skip_bad: bool = False,
 ) -> Dataset:  # fmt: skip
     """Load a data set.
 
@@ -46,11 +46,12 @@ def load_data(
         data_dir: folder with the files of published data sets.
         form: what the task reads: `table`, `tags`, `questions` or `corpus`.
         known: readers of named data sets.
+        skip_bad: leave rows of a table with bad cells out, with a note; else they are an error.
     """
     if isinstance(data, Dataset):
         return data
     if isinstance(data, pd.DataFrame) and form == "table":
-        return read_frame(data, columns=columns, need=need)
+        return read_frame(data, columns=columns, need=need, skip_bad=skip_bad)
     if not isinstance(data, str | Path):
         kinds = "a path, the name of a data set or a Dataset" + (" or a DataFrame" if form == "table" else "")
         raise BadInput(f"data must be {kinds}, got a {type(data).__name__}: write it to a file")
@@ -58,7 +59,7 @@ def load_data(
     settings = _parse_settings(text)
     if "shift" in settings:  # the shift defines the domains
         need = [role for role in need if role != "domain"]
-    reader = _reader(source, known, data_dir, form, columns, need)
+    reader = _reader(source, known, data_dir, form, columns, need, skip_bad)
     parameters = inspect.signature(reader).parameters.values()
     accepted = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in reader.keywords]
     for key in settings:
@@ -73,25 +74,43 @@ def load_data(
 
 
 def load_chunks(
-    data: str | Path | Dataset, *, rows: int, columns: Mapping[str, str] | None = None, form: str = "table"
-) -> Iterator[Dataset]:
-    """Load examples without labels or domains, `rows` at a time; a table is streamed from disk."""
+    data: str | Path | Dataset, *, rows: int, columns: Mapping[str, str] | None = None, form: str = "table",
+    skip_bad: bool = False, carry: Sequence[str] = (),
+) -> Iterator[Dataset]:  # fmt: skip
+    """Load examples without labels or domains, `rows` at a time; a table is streamed from disk.
+
+    `carry` names columns of a table that the data sets store unchanged, and `skip_bad` leaves rows with bad cells out.
+    """
     if not isinstance(data, Dataset):
         source, text = _split_settings(data, READERS)
-        reader = _reader(source, READERS, None, form, columns, ())
+        reader = _reader(source, READERS, None, form, columns, (), skip_bad)
         if reader.func is read_table and not text:
-            yield from table_chunks(*reader.args, **reader.keywords, rows=rows)
+            yield from table_chunks(*reader.args, **reader.keywords, rows=rows, carry=carry)
             return
-    dataset = load_data(data, columns=columns, need=(), form=form)
+    if carry:
+        raise BadInput(f"--with copies columns of a table of texts or numbers, which {data} is not: remove it")
+    dataset = load_data(data, columns=columns, need=(), form=form, skip_bad=skip_bad)
     for start in range(0, len(dataset), rows):
         yield dataset.subset(np.arange(start, min(start + rows, len(dataset))))
 
 
 def _reader(
     data: str | Path, known: Mapping[str, Reader], data_dir: Path | None, form: str,
-    columns: Mapping[str, str] | None, need: Collection[str],
+    columns: Mapping[str, str] | None, need: Collection[str], skip_bad: bool,
 ) -> partial[Dataset]:  # fmt: skip
     """Return the reader for a name or path, with everything but its settings bound."""
+    reader = _any_reader(data, known, data_dir, form, columns, need)
+    if reader.func in (read_table, read_molecules):
+        return partial(reader, skip_bad=skip_bad)
+    if skip_bad:
+        raise BadInput(f"--skip-bad leaves rows of a table out, but {data} is not such a table: remove the option")
+    return reader
+
+
+def _any_reader(
+    data: str | Path, known: Mapping[str, Reader], data_dir: Path | None, form: str,
+    columns: Mapping[str, str] | None, need: Collection[str],
+) -> partial[Dataset]:  # fmt: skip
     if isinstance(data, str) and data in known:
         return partial(known[data], data_dir=data_dir)
     path = Path(data).expanduser()

@@ -94,14 +94,20 @@ class Adaptation:
 def adapt(
     model: str | Path, data: Source, terms: Terms | None = None, *, domain: str | None = None,
     earlier: Sequence[Source] = (), columns: Mapping[str, str] | None = None, watch: ProgressListener | None = None,
+    skip_bad: bool = False,
 ) -> Adaptation:  # fmt: skip
-    """Adapt a model folder; an accepted model becomes the next version of the folder."""
+    """Adapt a model folder; an accepted model becomes the next version of the folder.
+
+    With `skip_bad`, rows of tables with bad cells are left out.
+    """
     folder, terms = Path(model), terms or Terms()
     saved = load_model(folder)
     task = catalog.build("tasks", saved.task, options={})
     need = tuple(role for role in task.needs if role != "domain")
     new, *past = (
-        saved.align(load_data(source, columns=saved.read_columns(columns), need=need, form=task.data_form))
+        saved.align(
+            load_data(source, columns=saved.read_columns(columns), need=need, form=task.data_form, skip_bad=skip_bad)
+        )
         for source in (data, *earlier)
     )
     with locked(folder):

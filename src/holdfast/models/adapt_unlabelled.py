@@ -31,7 +31,7 @@ METHOD = "label-shift"  # in the list of versions
 
 def adapt_unlabelled(
     model: str | Path, unlabelled: Source, terms: Terms | None = None, *, earlier: Sequence[Source] = (),
-    columns: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] | None = None, skip_bad: bool = False,
 ) -> Adaptation:  # fmt: skip
     """Correct the class mix of a model folder, or update the prototypes of one with `predict=t3a`.
 
@@ -43,8 +43,8 @@ def adapt_unlabelled(
     if saved.task != "classify":
         raise BadInput(f"--unlabelled needs a classifier, this model has the task {saved.task}: pass labelled data")
     inputs = {role: name for role, name in (columns or {}).items() if role not in ("label", "split")}
-    new = saved.align(load_data(unlabelled, columns=saved.read_columns(inputs), need=()))
-    past = [saved.align(load_data(each, columns=saved.read_columns(columns))) for each in earlier]
+    new = saved.align(load_data(unlabelled, columns=saved.read_columns(inputs), need=(), skip_bad=skip_bad))
+    past = [saved.align(load_data(each, columns=saved.read_columns(columns), skip_bad=skip_bad)) for each in earlier]
     with locked(folder):
         ledger, inputs = ledger_of(folder), request_inputs("unlabelled", new, past, terms)
         if repeated := repeated_version(ledger, inputs):

@@ -1,7 +1,7 @@
 """Write predictions of a model folder for a file of examples; no domain column is needed (n examples, c classes)."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset, is_finite
 from holdfast.data.load import load_chunks
+from holdfast.data.readers.cells import READING, SKIPPED
 from holdfast.data.targets import SEPARATORS
 from holdfast.data.write import check_not_input, check_suffix, write_tables
 from holdfast.models.outputs import LabelPredictions, NumberPredictions, chosen_names, predict_labels, predict_numbers
@@ -55,13 +56,18 @@ class Prediction:
 
 def predict(
     model: str | Path, data: str | Path | Dataset, out: str | Path, *, columns: Mapping[str, str] | None = None,
-    device: str = "auto", calibrated: bool = True, abstain_above: float | None = None,
+    device: str = "auto", calibrated: bool = True, abstain_above: float | None = None, carry: Sequence[str] = (),
+    skip_bad: bool = False,
 ) -> Prediction:  # fmt: skip
     """Write the predictions for every example to `out` in chunks, so that tables of any length fit in memory.
 
     Classifiers write id, label (or labels), one probability per class and `foreign`; regressions id, prediction, the
     ends `low` and `high` of its interval and `foreign`; other tasks id and response, id, tokens and tags, id, answer
     and score, or id, words and scores. Examples whose `foreign` percentile is above `abstain_above` get no prediction.
+
+    `carry` names columns of a table that are copied behind the predictions; one that has the name of a prediction
+    column is written as `input_NAME`. With `skip_bad`, rows of a table with bad cells are left out and counted, and
+    the ids of the others are still their rows in the file.
     """
     out = Path(out)
     check_suffix(out)
@@ -71,10 +77,33 @@ def predict(
     _check(saved, abstain_above, result)
     form = catalog.build("tasks", saved.task, options={}).data_form
     at_once = not saved.predicts and saved.task != "respond"  # the type of list columns is known only at the end
-    chunks = load_chunks(data, columns=saved.read_columns(columns), form=form, rows=(1 << 62) if at_once else WINDOW)
-    tables = (_table(saved, saved.align(chunk), target, result, calibrated, abstain_above) for chunk in chunks)
+    chunks = load_chunks(
+        data, columns=saved.read_columns(columns), form=form, rows=(1 << 62) if at_once else WINDOW, skip_bad=skip_bad,
+        carry=carry,
+    )  # fmt: skip
+    tables = (
+        _with_carried(_table(saved, saved.align(chunk), target, result, calibrated, abstain_above), chunk)
+        for chunk in _noted(chunks, result)
+    )
     write_tables(out, tables, escape_formulas=True)
     return result
+
+
+def _noted(chunks: Iterable[Dataset], result: Prediction) -> Iterator[Dataset]:
+    """Yield the chunks, and add to the result how the file was read and which rows were left out."""
+    for chunk in chunks:
+        notes = (note for note in chunk.notes if READING in note or note.startswith(SKIPPED))
+        result.notes = tuple(dict.fromkeys((*result.notes, *notes)))
+        yield chunk
+
+
+def _with_carried(table: pa.Table, chunk: Dataset) -> pa.Table:
+    """Append the columns of the input that are copied."""
+    if chunk.carried is None:
+        return table
+    for name, column in zip(chunk.carried.column_names, chunk.carried.columns, strict=True):
+        table = table.append_column(f"input_{name}" if name in table.column_names else name, column)
+    return table
 
 
 def _check(saved: SavedModel, abstain_above: float | None, result: Prediction) -> None:
@@ -96,7 +125,8 @@ def _table(
 ) -> pa.Table:  # fmt: skip
     """Return the predictions for a chunk and add it to the counts."""
     first, result.examples = result.examples, result.examples + len(chunk)
-    ids = [str(first + i + 1) for i in range(len(chunk))] if chunk.ids is None else list(chunk.ids)
+    rows = range(first + 1, first + len(chunk) + 1) if chunk.file_rows is None else chunk.file_rows.tolist()
+    ids = [str(row) for row in rows] if chunk.ids is None else list(chunk.ids)
     if saved.task == "respond":
         return pa.table({"id": ids, "response": pa.array(saved.responses(chunk.raw, device=device), pa.string())})
     if not saved.predicts:

@@ -247,6 +247,7 @@ def training_data(
     unlabelled: Source | None = None,
     empty_labels: str = "error",
     settings: Mapping[str, Any] | None = None,
+    skip_bad: bool = False,
 ) -> Dataset:
     """Load a data set and check that a task can be trained on it; `examples` limits the examples per domain.
 
@@ -254,7 +255,7 @@ def training_data(
     `settings` may contain settings of the task, such as `task.separator`.
 
     `unlabelled` is a source of examples without labels to adapt to; with `empty_labels="unlabelled"` so are the rows
-    whose label is empty.
+    whose label is empty. With `skip_bad`, rows of tables with bad cells are left out.
     """
     options = {key.removeprefix("task."): value for key, value in (settings or {}).items() if key.startswith("task.")}
     target: Task = catalog.build("tasks", task or Spec.task, options=options)
@@ -263,7 +264,7 @@ def training_data(
     if adapts and (task or Spec.task) != "classify":
         raise BadInput(f"the task {task} does not use unlabelled examples: leave --unlabelled and --empty-labels out")
     need = [role for role in target.needs if empty_labels == EMPTY_LABELS[0] or role != "label"]
-    dataset = load_data(data, columns=columns, need=need, data_dir=data_dir, form=target.data_form)
+    dataset = load_data(data, columns=columns, need=need, data_dir=data_dir, form=target.data_form, skip_bad=skip_bad)
     dataset = target.convert(dataset) if task else _with_inferred_task(dataset)
     dataset = with_empty_labels(dataset) if empty_labels != EMPTY_LABELS[0] else dataset
     dataset = dataset.checked(labels=bool(target.predicts))
@@ -271,7 +272,7 @@ def training_data(
     if unlabelled is None:
         return dataset
     inputs = {role: name for role, name in (columns or {}).items() if role not in ("label", "split")}
-    extra = load_data(unlabelled, columns=inputs, need=(), data_dir=data_dir, form=target.data_form)
+    extra = load_data(unlabelled, columns=inputs, need=(), data_dir=data_dir, form=target.data_form, skip_bad=skip_bad)
     return add_unlabelled(dataset, extra if examples is None else extra.limited(examples))
 
 

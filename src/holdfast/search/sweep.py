@@ -115,6 +115,7 @@ def sweep(
     cache: bool = True,
     columns: Mapping[str, str] | None = None,
     examples: int | None = None,
+    skip_bad: bool = False,
     data_dir: Path | None = None,
     settings: Mapping[str, Any] | None = None,
     watch: ProgressListener | None = None,
@@ -122,13 +123,15 @@ def sweep(
 ) -> Sweep:
     """Run all trials of all methods: trial 0 has the default settings, the others are drawn.
 
-    Settings that the caller passes are fixed and not searched.
+    Settings that the caller passes are fixed and not searched. With `skip_bad`, rows with bad cells are left out.
     """
     if trials < 1:
         raise BadInput(f"--trials must be at least 1, got {trials}: trial 0 has the default settings")
     make_sampler(sampler, {})  # an unknown name or a missing package is reported before the data is read
     task = (settings or {}).get("task")
-    dataset = training_data(data, task=task, columns=columns, data_dir=data_dir, examples=examples, settings=settings)
+    dataset = training_data(
+        data, task=task, columns=columns, data_dir=data_dir, examples=examples, settings=settings, skip_bad=skip_bad
+    )
     workspace = Workspace(dataset, choose_device(device), cache_folder() if cache else None, out=Path(out))
     names, numbers = method_names(methods), seed_list(seeds)
     if not numbers or not names:

@@ -18,6 +18,7 @@ SPLIT_NAMES = {
     **dict.fromkeys(("valid", "validation", "val", "dev", "trial"), 1),
     **dict.fromkeys(("test", "testing", "eval"), 2),
 }
+SPLIT_FIX = f"use {', '.join(SPLITS)}, or ignore the column with --column split="
 _SIMILAR = 5  # groups of similar names with a note each
 _INTEGRAL = re.compile(r"(-?\d+)\.0*")
 
@@ -114,15 +115,19 @@ def split_codes(column: CodeColumn, *, where: str, name: str, before: int = 0) -
     Rows with the split `all` get -1. `before` is the number of earlier rows of the file, for error messages.
     """
     codes = column.codes()
-    first = [re.split(r"[_\W\d]", value.lower())[0] for value in column.index]
-    table = np.asarray([-1 if word == "all" else SPLIT_NAMES.get(word, -2) for word in first] + [-2], dtype=np.int64)
+    table = np.asarray([*map(split_index, column.index), -2], dtype=np.int64)
     split = table[codes]
     if (split < -1).any():
         row = int((split < -1).argmax())
         value = list(column.index)[codes[row]] if codes[row] >= 0 else ""
-        fix = f"use {', '.join(SPLITS)}, or ignore the column with --column split="
-        raise BadInput(f"{where}: row {before + row + 1}, column '{name}' has the split {value!r}: {fix}")
+        raise BadInput(f"{where}: row {before + row + 1}, column '{name}' has the split {value!r}: {SPLIT_FIX}")
     return split
+
+
+def split_index(name: str) -> int:
+    """Return the index into SPLITS of a conventional name, -1 for `all`, or -2 for any other name."""
+    word = re.split(r"[_\W\d]", name.strip().lower())[0]
+    return -1 if word == "all" else SPLIT_NAMES.get(word, -2)
 
 
 def times(column: Any) -> np.ndarray | None:

@@ -4,7 +4,6 @@ from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
@@ -41,10 +40,10 @@ class _StringColumn:
 
 
 class TableCollector:
-    """Rows read so far; `before` is the number of earlier rows of the file, for error messages."""
+    """Rows read so far, all checked by a `CellChecker`; `need` lists the roles that must be present."""
 
-    def __init__(self, where: str, roles: Roles, need: Collection[str], *, before: int = 0) -> None:
-        self.where, self.roles, self.need, self.before = where, roles, need, before
+    def __init__(self, where: str, roles: Roles, need: Collection[str] = ()) -> None:
+        self.where, self.roles, self.need = where, roles, need
         self.rows = 0
         self.texts = [_StringColumn() for _ in roles.texts]
         self.features = FeatureCollector(where, roles.features, chosen=roles.chosen)
@@ -53,34 +52,21 @@ class TableCollector:
         self.ids = _StringColumn()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Check one batch and append it."""
+        """Append one batch."""
         if not len(batch):
             return
         roles = self.roles
         for texts, name in zip(self.texts, roles.texts, strict=True):
-            column = _as_text(batch.column(name))
-            if (at := pc.index(_is_blank(column), True).as_py()) >= 0 and not roles.features:
-                raise self._missing(at, "text", name)
-            texts.add(column.fill_null(""))
+            texts.add(_as_text(batch.column(name)).fill_null(""))
         if roles.features:
-            self.features.add(batch, before=self.before + self.rows)
+            self.features.add(batch)
         for role, codes in self.coded.items():
-            name = getattr(roles, role)
-            missing = codes.add(batch.column(name), numbers=role != "domain") < 0
-            # labels may be missing in a file to predict, but every example belongs to a domain
-            if missing.any() and (role in self.need or role == "domain"):
-                raise self._missing(int(missing.argmax()), role, name)
+            codes.add(batch.column(getattr(roles, role)), numbers=role != "domain")
         if roles.time is not None:
             self.time.append(batch.column(roles.time))
         if roles.id is not None:
             self.ids.add(_as_text(batch.column(roles.id)).fill_null(""))
         self.rows += len(batch)
-
-    def _missing(self, at: int, role: str, name: str) -> BadInput:
-        fix = "fill it in or remove the row"
-        if role == "domain" and role not in self.need:
-            fix += ", or ignore the column with --column domain="
-        return BadInput(f"{self.where}: row {self.before + self.rows + at + 1}, column '{name}' has no {role}: {fix}")
 
     def dataset(self, name: str) -> Dataset:
         """Return all rows as a data set."""
@@ -100,7 +86,7 @@ class TableCollector:
             notes.append(f"{fault}, so it is not used as the time")
         ids = None if roles.id is None else Strings(self.ids.column())
         return coded_dataset(
-            name, raw, self.coded, where=where, before=self.before, split_name=roles.split or "",
+            name, raw, self.coded, where=where, split_name=roles.split or "",
             notes=notes, ids=ids, time=time, columns=columns,
         )  # fmt: skip
 
@@ -113,9 +99,3 @@ def _as_text(column: Any) -> Any:
         column = column.cast(_TEXT)
     column.validate(full=True)
     return column
-
-
-def _is_blank(column: Any) -> Any:
-    """Return a mask of texts that are null, empty or only whitespace."""
-    empty = pc.call_function("equal", [pc.call_function("binary_length", [column]), 0])
-    return pc.call_function("or", [pc.call_function("utf8_is_space", [column]), empty]).fill_null(True)

@@ -3,15 +3,9 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.table import KINDS
-from holdfast.data.readers import formats
 
 PAIRS = (
     ("premise", "hypothesis"), ("sentence1", "sentence2"), ("question1", "question2"),
@@ -190,28 +184,3 @@ def _text_columns(finder: ColumnFinder) -> tuple[str, ...]:
             return first, second
     column = finder.conventional(SYNONYMS["text"])
     return (column,) if column else ()
-
-
-_SAMPLE = 1000  # rows that decide whether a column is numeric
-_NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
-
-
-def mostly_numbers(path: Path, schema: pa.Schema, block: int) -> set[str]:
-    """Return columns that are typed as text because of few values but mostly hold numbers; none for parquet."""
-    counts = Counter(schema.names)
-    texts = [field.name for field in schema if field.type in (pa.string(), pa.large_string())]
-    names = [name for name in texts if counts[name] == 1]
-    if not names or path.suffix.lower() == ".parquet":
-        return set()
-    if path.suffix.lower() in (".csv", ".tsv"):
-        first = next(formats.iter_batches(path, dict.fromkeys(names, pa.large_string()), block), None)
-        return set() if first is None else {name for name in names if _mostly_numeric(first.column(name)[:_SAMPLE])}
-    rows = formats.first_rows(path)
-    kinds = {name: [type(row[name]) in (int, float) for row in rows if row.get(name) is not None] for name in names}
-    return {name for name, numbers in kinds.items() if 2 * sum(numbers) > len(numbers)}
-
-
-def _mostly_numeric(column: Any) -> bool:
-    filled = column.filter(pc.call_function("greater", [pc.call_function("binary_length", [column]), 0]))
-    options = pc.MatchSubstringOptions(_NUMBER)
-    return 2 * pc.call_function("match_substring_regex", [filled], options=options).true_count > len(filled)

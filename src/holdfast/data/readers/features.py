@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.core.errors import BadInput
 from holdfast.core.table import NUMERIC, Column
@@ -58,17 +57,17 @@ class FeatureCollector:
         self.numeric = [name for name, kind in self.kinds.items() if kind in NUMERIC]
         self.unused: dict[str, str] = {}
 
-    def add(self, batch: pa.RecordBatch, *, before: int) -> None:
-        """Append a batch; `before` is the number of earlier rows of the file, for error messages."""
+    def add(self, batch: pa.RecordBatch, *, before: int = 0) -> None:
+        """Append a batch; `before` is the number of earlier rows, for error messages."""
         values = np.empty((len(batch), len(self.numeric)), dtype=np.float32)
         for i, name in enumerate(self.numeric):
-            column = batch.column(name)
-            values[:, i] = self._numbers(column, name)
+            with np.errstate(over="ignore"):  # overflow to inf is reported below
+                values[:, i] = self._numbers(batch.column(name), name)
             infinite = np.isinf(values[:, i])
             if infinite.any():
-                at = int(infinite.argmax())
-                cell = f"row {before + at + 1}, column '{name}'"
-                raise BadInput(f"{self.where}: {cell} is {column[at].as_py()}: features must be finite numbers")
+                cell = f"row {before + int(infinite.argmax()) + 1}, column '{name}'"
+                value = batch.column(name)[int(infinite.argmax())].as_py()
+                raise BadInput(f"{self.where}: {cell} is {value}: features must be finite numbers")
         self.numbers.append(values)
         for name, codes in self.coded.items():
             if name in self.unused:
@@ -84,19 +83,11 @@ class FeatureCollector:
     def _numbers(self, column: Any, name: str) -> np.ndarray:
         """(b,) values as numbers, NaN where one is missing."""
         if self.kinds[name] == "date":
-            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-                column = pc.call_function("utf8_trim_whitespace", [column])
-                column = pc.call_function("if_else", [pc.call_function("equal", [column, ""]), None, column])
-            try:
-                column = column.cast(pa.timestamp("us"))
-            except pa.ArrowException as error:
-                fix = f"write dates as 2024-01-31, or use --column category={name} or ignore={name}"
-                raise BadInput(f"{self.where}: column '{name}' has a value that is not a date: {fix}") from error
+            column = column.cast(pa.timestamp("us"))
             days = column.cast(pa.int64()).cast(pa.float64(), safe=False)
             return days.to_numpy(zero_copy_only=False) / _DAY
         column = column.cast(pa.int8()).cast(pa.float64()) if column.type == pa.bool_() else column.cast(pa.float64())
-        with np.errstate(over="ignore", invalid="ignore"):  # overflow to inf is reported by the caller
-            return column.to_numpy(zero_copy_only=False).astype(np.float32)
+        return column.to_numpy(zero_copy_only=False).astype(np.float32)
 
     def result(self, texts: Raw | None, text_names: Sequence[str] = ()) -> Inputs:
         """Return all rows as vectors or as a table, with the `texts` of the columns `text_names` next to them."""

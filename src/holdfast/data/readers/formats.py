@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyarrow import csv, parquet
@@ -22,6 +22,7 @@ BLOCK = 1 << 20  # bytes of csv or json per block, which is also the maximum len
 LONG_BLOCK = 1 << 27  # for files with longer rows
 MAX_COLUMNS = 100_000
 _TEXT = pa.large_string()
+_JSON_BATCH = 1 << 14  # rows of json per batch, if they are read one by one
 _PEEK = 200  # lines of json that determine the types
 _JSON_TYPES: dict[pa.DataType, tuple[str, set[type]]] = {
     pa.bool_(): ("true or false", {bool}),
@@ -31,10 +32,24 @@ _JSON_TYPES: dict[pa.DataType, tuple[str, set[type]]] = {
 }
 
 Types = Mapping[str, pa.DataType]
+OnInvalid = Callable[[int, Sequence["Fault"]], None]  # row from 1, and what is wrong with it
+
+
+class Fault(NamedTuple):
+    """One problem of a row; `column` and `value` are empty if it concerns the complete row."""
+
+    problem: str
+    fix: str
+    column: str = ""
+    value: str = ""
 
 
 class LongRow(BadInput):
     """A row is longer than a block; the file can be read with a larger block."""
+
+
+class BadValue(BadInput):
+    """A value does not have the type of its column; `iter_batches` can read the file leniently."""
 
 
 def read_schema(path: Path, block: int = BLOCK) -> pa.Schema:
@@ -50,7 +65,7 @@ def _schema(path: Path, block: int) -> pa.Schema:
     if path.suffix.lower() == ".parquet":
         return parquet.read_schema(path)
     if path.suffix.lower() in SEPARATORS:
-        with _open_csv(path, {}, block) as reader:
+        with _open_csv(path, {}, block, on_invalid=leave_out) as reader:
             schema = reader.schema
         assert schema.names is not None  # raises for names that are not UTF-8
         return schema
@@ -95,14 +110,22 @@ def name_type(path: Path, inferred: pa.DataType, *, exact: bool = False) -> pa.D
     return pa.float64() if loose and inferred == pa.int64() else inferred
 
 
-def iter_batches(path: Path, types: Types, block: int = BLOCK) -> Iterator[pa.RecordBatch]:
-    """Stream batches of these columns in file order; csv and json are read in the passed types."""
+def iter_batches(
+    path: Path, types: Types, block: int = BLOCK, *, on_invalid: OnInvalid | None = None, lenient: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Stream batches of these columns in file order; csv and json are read in the passed types.
+
+    `on_invalid` is called for rows that cannot be split into values, which are then left out; without it they are
+    errors. With `lenient`, it is also called for json rows with a value of another type.
+    """
     with _explained(path, types):
         if path.suffix.lower() == ".parquet":
             yield from parquet_batches(path, list(types))
         elif path.suffix.lower() in (".csv", ".tsv"):
-            with _open_csv(path, types, block) as reader:
+            with _open_csv(path, types, block, on_invalid=on_invalid) as reader:
                 yield from reader
+        elif lenient and on_invalid is not None:
+            yield from _valid_json(path, types, on_invalid)
         else:
             schema = pa.schema(list(types.items()))
             options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
@@ -131,12 +154,18 @@ def iter_rows(path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
 
 def check_surrogates(text: str, value: Any, where: str) -> None:
     """Raise if JSON contains an unpaired surrogate, which no encoding can represent."""
+    if _has_surrogate(text, value):
+        raise BadInput(f"{where} has an unpaired surrogate such as \\ud83d: write the complete character")
+
+
+def _has_surrogate(text: str, value: Any) -> bool:
     if "\\ud" not in text.lower():
-        return
+        return False
     try:
         json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise BadInput(f"{where} has an unpaired surrogate such as \\ud83d: write the complete character") from error
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def first_rows(path: Path) -> list[dict[str, Any]]:
@@ -166,16 +195,28 @@ def json_schema(rows: Iterable[Mapping[str, Any]]) -> pa.Schema:
 
 
 @contextmanager
-def _open_csv(path: Path, types: Types, block: int) -> Iterator[Any]:
+def _open_csv(path: Path, types: Types, block: int, *, on_invalid: OnInvalid | None) -> Iterator[Any]:
     dialect = detect_dialect(path)
     block = block if _check_header(path, dialect.separator) < block else LONG_BLOCK
+
+    def handle(row: Any) -> str:
+        if on_invalid is not None:
+            fix = "complete the row, or put values with a separator in double quotes"
+            problem = f"has {row.actual_columns} values but the header names {row.expected_columns} columns"
+            on_invalid(row.number - 1, [Fault(problem, fix)])
+        return "skip"
+
     with (
         dialect.open(path) as file,
         csv.open_csv(
             file,
             # one thread, so that Arrow reports the row of an error
             read_options=csv.ReadOptions(use_threads=False, block_size=block, encoding=dialect.encoding),
-            parse_options=csv.ParseOptions(delimiter=dialect.separator, newlines_in_values=True),
+            parse_options=csv.ParseOptions(
+                delimiter=dialect.separator,
+                newlines_in_values=True,
+                invalid_row_handler=None if on_invalid is None else handle,
+            ),
             convert_options=csv.ConvertOptions(column_types=dict(types), include_columns=list(types)),
         ) as reader,
     ):
@@ -189,6 +230,10 @@ def _check_header(path: Path, separator: str) -> int:
     if re.sub(rb'"[^"]*"', b"", header).count(separator.encode()) >= MAX_COLUMNS:
         raise _too_many_columns(path)
     return len(header)
+
+
+def leave_out(row: int, faults: Sequence[Fault]) -> None:
+    """Accept rows that cannot be read, since they are reported when the rows are streamed."""
 
 
 def reading_notes(path: Path) -> tuple[str, ...]:
@@ -218,11 +263,11 @@ def explain(path: Path, error: BaseException, types: Types | None = None) -> Bad
     if match := re.search(r"CSV column #(\d+): .*invalid value '(.*)'", message):
         cell = ", ".join(filter(None, (_row(message), f"column '{read_schema(path).names[int(match[1])]}'")))
         fix = "fix the value, remove the row, or name the feature columns with --column features=NAME,NAME"
-        return BadInput(f"{path}: {cell} has '{match[2]}', expected a number: {fix}")
+        return BadValue(f"{path}: {cell} has '{match[2]}', expected a number: {fix}")
     if "straddl" in message:
         return LongRow(f"{path}: a row is longer than {LONG_BLOCK >> 20} MB: check for a quote that is never closed")
     if path.suffix.lower() in (".jsonl", ".ndjson") and (fault := _json_fault(path, types or {})):
-        return BadInput(f"{path}: {fault}")
+        return BadValue(f"{path}: {fault}")
     if isinstance(error, PermissionError):
         return BadInput(f"{path} cannot be read: change its permissions")
     if message.endswith("Empty CSV file or block: cannot infer number of columns"):
@@ -239,27 +284,63 @@ def _row(message: str) -> str:
 
 def _json_fault(path: Path, types: Types) -> str | None:
     """Describe the first row that is not an object with values of the expected types."""
+    for row, value in _json_lines(path):
+        if isinstance(value, Fault):
+            return f"row {row} {value.problem}: {value.fix}"
+        if fault := row_fault(row, value, types):
+            return fault
+    return None
+
+
+def _valid_json(path: Path, types: Types, on_invalid: OnInvalid) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that are objects with values of the expected types."""
+    schema, rows = pa.schema(list(types.items())), list[Mapping[str, Any]]()
+    for number, value in _json_lines(path):
+        faults = [value] if isinstance(value, Fault) else _row_faults(value, types)
+        if faults:
+            on_invalid(number, faults)
+        elif not isinstance(value, Fault):
+            rows.append(value)
+        if len(rows) == _JSON_BATCH:
+            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+            rows = []
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | Fault]]:
+    """Yield the number of each row, from 1, and its object or the reason why it has none."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         for row, line in enumerate((line for line in file if line.strip()), start=1):
             try:
                 value = json.loads(line.strip())
             except json.JSONDecodeError as error:
-                return f"row {row} is not JSON: {error.msg.removesuffix(' at')} at character {error.colno}"
+                reason = f"{error.msg.removesuffix(' at')} at character {error.colno}"
+                yield row, Fault(f"is not JSON: {reason}", "write one {...} per line")
+                continue
             except (ValueError, RecursionError) as error:
-                return f"row {row} is not JSON: {error}"
+                yield row, Fault(f"is not JSON: {error}", "write one {...} per line")
+                continue
             if not isinstance(value, dict):
-                return f"row {row} is not a JSON object: write one {{...}} per line"
-            check_surrogates(line, value, f"{path}: row {row}")
-            if fault := row_fault(row, value, types):
-                return fault
-    return None
+                value = Fault("is not a JSON object", "write one {...} per line")
+            elif _has_surrogate(line, value):
+                value = Fault("has an unpaired surrogate such as \\ud83d", "write the complete character")
+            yield row, value
 
 
 def row_fault(number: int, row: Mapping[str, Any], types: Types) -> str | None:
     """Describe the first value of a JSON object that does not have its column's type."""
+    for problem, fix, name, shown in _row_faults(row, types):
+        return f"row {number}, column '{name}' has {shown}, {problem}: {fix}"
+    return None
+
+
+def _row_faults(row: Mapping[str, Any], types: Types) -> list[Fault]:
+    """Describe the values of a JSON object that do not have the type of their column."""
+    faults = []
     for name, kind in types.items():
         expected, accepted = _JSON_TYPES[kind]
         if row.get(name) is not None and type(row[name]) not in accepted:
-            shown = repr(row[name])[:60]
-            return f"row {number}, column '{name}' has {shown}, expected {expected}: fix the value or remove the row"
-    return None
+            fix = "fix the value or remove the row"
+            faults.append(Fault(f"expected {expected}", fix, name, repr(row[name])[:60]))
+    return faults

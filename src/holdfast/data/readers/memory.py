@@ -18,9 +18,11 @@ from holdfast.core.inputs import Graphs
 from holdfast.core.table import Schema
 from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import GraphList, ImageFiles, Pixels, Raw, Texts, Vectors
+from holdfast.data.readers.cells import SAMPLE, CellChecker, detect_forms
 from holdfast.data.readers.collect import TableCollector
 from holdfast.data.readers.columns import assign
-from holdfast.data.readers.features import FeatureCollector, Inputs, kind_of
+from holdfast.data.readers.dates import DateForm
+from holdfast.data.readers.features import NAME, FeatureCollector, Inputs, kind_of
 from holdfast.data.readers.graphs import GraphObject, as_graphs
 
 ONE_DOMAIN = "all"  # name of the domain if none are passed
@@ -233,23 +235,33 @@ def _is_text(example: Any) -> bool:
 
 
 def read_frame(
-    frame: pd.DataFrame, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain")
-) -> Dataset:
-    """Read one example per row; `columns` maps roles to column names, `need` lists required roles."""
+    frame: pd.DataFrame, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain"),
+    skip_bad: bool = False,
+) -> Dataset:  # fmt: skip
+    """Read one example per row; `columns` maps roles to column names, `need` lists required roles.
+
+    With `skip_bad`, rows with bad cells are left out with a note.
+    """
     _check_names(frame)
     if not len(frame):
         raise BadInput(f"{FRAME} has no rows: pass one row per example")
     try:
         table = pa.Table.from_pandas(frame.set_axis(list(map(str, frame.columns)), axis=1), preserve_index=False)
         kinds = {field.name: kind_of(field.type) for field in table.schema}
+        sample = table.slice(0, SAMPLE).combine_chunks().to_batches()[0]
+        forms = detect_forms(sample, [name for name, kind in kinds.items() if kind == NAME])
+        forms = {name: form for name, form in forms.items() if not form.plain}  # texts of plain numbers are names
+        kinds |= {name: "date" if isinstance(form, DateForm) else "number" for name, form in forms.items()}
         roles = assign(FRAME, table.schema.names, kinds=kinds, columns=columns, need=need)
-        collector = TableCollector(FRAME, roles, need)
+        forms = {name: form for name, form in forms.items() if roles.features.get(name) == kinds[name]}
+        collector, checker = TableCollector(FRAME, roles, need), CellChecker(FRAME, roles, need, forms=forms)
         for batch in table.to_batches():
-            collector.add(batch)
+            collector.add(checker.clean(batch)[0])
     except (pa.ArrowException, UnicodeError, OverflowError) as error:
         reason = "; ".join(map(str, error.args))[:200]
         raise BadInput(f"{FRAME} has a column that is neither numbers nor texts ({reason}): convert it") from error
-    return collector.dataset("data")
+    notes = checker.finish(skip_bad=skip_bad)
+    return collector.dataset("data").with_notes(*notes)
 
 
 def _check_names(frame: pd.DataFrame) -> None:

@@ -65,11 +65,12 @@ def smiles_column(path: Path, columns: Mapping[str, str] | None) -> str | None:
 
 
 def read_molecules(
-    path: Path, column: str, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain")
-) -> Dataset:
+    path: Path, column: str, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain"),
+    skip_bad: bool = False,
+) -> Dataset:  # fmt: skip
     """Read a table with a column of SMILES as graphs; the other columns are those of any table."""
     others = {key: name for key, name in (columns or {}).items() if key != "smiles"}
-    table = read_table(path, columns={**others, "text": column}, need=need)
+    table = read_table(path, columns={**others, "text": column}, need=need, skip_bad=skip_bad)
     return as_molecules(table, np.arange(len(table)), str(path))
 
 

@@ -1,78 +1,190 @@
 """Read a table file (csv, tsv, jsonl, parquet) as a data set: one example per row, columns assigned by name."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Raw
 from holdfast.data.readers import formats
+from holdfast.data.readers.cells import CellChecker, Form, detect_forms
 from holdfast.data.readers.codes import CodeColumn, coded_dataset
 from holdfast.data.readers.collect import TableCollector
-from holdfast.data.readers.columns import ColumnFinder, Roles, assign, mostly_numbers
+from holdfast.data.readers.columns import ColumnFinder, Roles, assign, listed
+from holdfast.data.readers.dates import DateForm
+from holdfast.data.readers.dialect import detect_dialect
 from holdfast.data.readers.features import kind_of
+from holdfast.data.readers.numbers import NumberForm
 
 METADATA = ("domain", "split", "id")  # roles of tables for tags, questions and texts without labels
 _JSON_ROWS = Path("rows.jsonl")  # JSON rows in memory have the types of such a file
 
 
 def read_table(
-    path: Path, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain")
-) -> Dataset:
-    """Read a table; `columns` maps roles to column names, `need` lists the roles that must be present."""
-    (dataset,) = table_chunks(path, columns=columns, need=need)
+    path: Path, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain"),
+    skip_bad: bool = False,
+) -> Dataset:  # fmt: skip
+    """Read a table; `columns` maps roles to column names, `need` lists the roles that must be present.
+
+    Bad cells, such as a missing label or a text among numbers, are listed in one error, or with `skip_bad` their rows
+    are left out with a note.
+    """
+    (dataset,) = table_chunks(path, columns=columns, need=need, skip_bad=skip_bad)
     return dataset
 
 
 def table_chunks(
     path: Path, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain"),
-    rows: int | None = None,
+    rows: int | None = None, skip_bad: bool = False, carry: Sequence[str] = (),
 ) -> Iterator[Dataset]:  # fmt: skip
-    """Stream a table as data sets of at most `rows` rows, so that the file may be larger than the memory."""
-    path, done = Path(path), 0
+    """Stream a table as data sets of at most `rows` rows, so that the file may be larger than the memory.
+
+    `carry` names columns that the data sets store unchanged. A bad cell stops the stream, and is reported with all
+    others at the end of the file.
+    """
+    path, done, block, lenient = Path(path), 0, formats.BLOCK, False
     _check_file(path)
-    try:
-        for chunk in _chunks(path, columns, need, rows, block=formats.BLOCK):
-            done += len(chunk)
-            yield chunk
-    except formats.LongRow:
-        yield from _chunks(path, columns, need, rows, block=formats.LONG_BLOCK, skip=done)
+    reader = _Reader(path, columns, need, skip_bad, carry)
+    while True:
+        try:
+            for chunk, end in reader.chunks(rows, block=block, lenient=lenient, skip=done):
+                yield chunk
+                done = end
+            return
+        except formats.LongRow:
+            if block == formats.LONG_BLOCK:
+                raise
+            block = formats.LONG_BLOCK
+        except formats.BadValue:
+            if lenient:
+                raise
+            lenient = True
 
 
-def _chunks(
-    path: Path, columns: Mapping[str, str] | None, need: Collection[str], rows: int | None, *, block: int, skip: int = 0
-) -> Iterator[Dataset]:
-    schema = formats.read_schema(path, block)
-    numbers = mostly_numbers(path, schema, block)  # streaming reports the cell that is not a number
-    kinds = {field.name: "number" if field.name in numbers else kind_of(field.type) for field in schema}
-    roles = assign(str(path), schema.names, kinds=kinds, columns=columns, need=need)
-    types = _column_types(path, schema, roles)
-    for name in types:
-        kind = schema.field(name).type
-        if pa.types.is_nested(kind):
-            raise BadInput(f"{path}: column '{name}' holds {kind}: convert it to texts or numbers")
-    collector = TableCollector(str(path), roles, need, before=skip)
-    for batch in formats.iter_batches(path, types, block):
-        at = min(skip, len(batch))
-        skip -= at
-        while at < len(batch):
-            piece = batch.slice(at, None if rows is None else rows - collector.rows)
-            at += len(piece)
+@dataclass(frozen=True)
+class _Reader:
+    """A table file and how it is to be read."""
+
+    path: Path
+    columns: Mapping[str, str] | None
+    need: Collection[str]
+    skip_bad: bool
+    carry: Sequence[str]
+
+    def chunks(self, rows: int | None, *, block: int, lenient: bool, skip: int) -> Iterator[tuple[Dataset, int]]:
+        """Yield data sets of at most `rows` rows behind the first `skip` rows, and the number of rows read so far.
+
+        With `lenient`, numbers and dates in csv files are read as texts, so that bad ones can be reported together.
+        """
+        path = self.path
+        schema = formats.read_schema(path, block)
+        forms = _text_forms(path, schema, block)
+        kinds = {field.name: kind_of(field.type) for field in schema}
+        kinds |= {name: "date" if isinstance(form, DateForm) else "number" for name, form in forms.items()}
+        roles = assign(str(path), schema.names, kinds=kinds, columns=self.columns, need=self.need)
+        forms = {name: forms[name] for name, kind in roles.features.items() if kind == kinds[name] and name in forms}
+        types = _column_types(path, schema, roles, forms=forms, lenient=lenient)
+        carried = [_known_column(path, schema, name) for name in self.carry]
+        types |= {
+            name: formats.name_type(path, schema.field(name).type, exact=True) for name in carried if name not in types
+        }
+        for name in types:
+            kind = schema.field(name).type
+            if pa.types.is_nested(kind):
+                raise BadInput(f"{path}: column '{name}' holds {kind}: convert it to texts or numbers")
+        checker = CellChecker(str(path), roles, self.need, forms=forms)
+        chunk, pending = _Chunk(self, roles), None
+        for batch in formats.iter_batches(path, types, block, on_invalid=checker.add_damaged, lenient=lenient):
+            start = checker.seen
             try:
-                collector.add(piece)
+                cleaned, positions = checker.clean(batch)
+                if checker.bad.total and not self.skip_bad:
+                    pending, chunk = None, _Chunk(self, roles)  # read on to find all bad cells
+                    continue
+                at = int(np.searchsorted(positions, skip - start))
+                while at < len(cleaned):
+                    end = len(cleaned) if rows is None else min(len(cleaned), at + rows - chunk.rows)
+                    chunk.add(cleaned.slice(at, end - at), batch, start, positions[at:end], checker)
+                    at = end
+                    if chunk.rows == rows:
+                        if pending is not None:
+                            yield pending
+                        pending, chunk = (chunk.dataset(), start + int(positions[at - 1]) + 1), _Chunk(self, roles)
             except (pa.ArrowException, UnicodeDecodeError) as error:
                 raise formats.explain(path, error) from error
-            if collector.rows == rows:
-                yield collector.dataset(path.stem).with_notes(*formats.reading_notes(path))
-                collector = TableCollector(str(path), roles, need, before=collector.before + collector.rows)
-    if not collector.rows and not collector.before:
-        raise BadInput(f"{path} has columns but no rows: write one row per example")
-    if collector.rows:
-        yield collector.dataset(path.stem).with_notes(*formats.reading_notes(path))
+        notes = checker.finish(skip_bad=self.skip_bad)
+        if not checker.rows:
+            raise BadInput(f"{path} has columns but no rows: write one row per example")
+        if chunk.rows:
+            if pending is not None:
+                yield pending
+            pending = chunk.dataset(), checker.seen
+        if pending is not None:
+            dataset, end = pending
+            yield dataset.with_notes(*notes), end
+
+
+class _Chunk:
+    """Rows of one data set that a reader collects."""
+
+    def __init__(self, reader: _Reader, roles: Roles) -> None:
+        self.reader, self.collector = reader, TableCollector(str(reader.path), roles, reader.need)
+        self.carried: list[pa.RecordBatch] = []
+        self.numbers: list[np.ndarray] = []  # rows in the file, if some are left out
+
+    @property
+    def rows(self) -> int:
+        return self.collector.rows
+
+    def add(
+        self, cleaned: pa.RecordBatch, batch: pa.RecordBatch, start: int, positions: np.ndarray, checker: CellChecker
+    ) -> None:
+        """Append checked rows, which are those at `positions` of the batch as it was read."""
+        self.collector.add(cleaned)
+        if self.reader.carry:
+            self.carried.append(batch.select(list(self.reader.carry)).take(pa.array(positions)))
+        if self.reader.skip_bad:
+            self.numbers.append(checker.file_rows(start, positions))
+
+    def dataset(self) -> Dataset:
+        """Return the rows; if rows may be left out, with their numbers in the file."""
+        path = self.reader.path
+        dataset = self.collector.dataset(path.stem).with_notes(*formats.reading_notes(path))
+        if self.numbers:
+            dataset = replace(dataset, file_rows=np.concatenate(self.numbers))
+        return replace(dataset, carried=pa.Table.from_batches(self.carried)) if self.carried else dataset
+
+
+def _text_forms(path: Path, schema: pa.Schema, block: int) -> dict[str, Form]:
+    """Return how numbers and dates are written in columns of texts; parquet files have types for plain numbers."""
+    counts = Counter(schema.names)
+    names = [f.name for f in schema if f.type in (pa.string(), pa.large_string()) and counts[f.name] == 1]
+    suffix = path.suffix.lower()
+    if not names:
+        return {}
+    if suffix in (".csv", ".tsv", ".parquet"):
+        types = dict.fromkeys(names, pa.large_string())
+        first = next(formats.iter_batches(path, types, block, on_invalid=formats.leave_out), None)
+        decimal = "," if suffix != ".parquet" and detect_dialect(path).separator == ";" else "."
+        forms = {} if first is None else detect_forms(first, names, decimal=decimal)
+        return {name: form for name, form in forms.items() if suffix != ".parquet" or not form.plain}
+    rows = formats.first_rows(path)
+    kinds = {name: [type(row[name]) in (int, float) for row in rows if row.get(name) is not None] for name in names}
+    return {name: NumberForm() for name, numbers in kinds.items() if 2 * sum(numbers) > len(numbers)}
+
+
+def _known_column(path: Path, schema: pa.Schema, name: str) -> str:
+    """Return the name of a column that is only copied."""
+    if schema.names.count(name) != 1:
+        problem = f"has no column '{name}'" if name not in schema.names else f"has two columns named '{name}'"
+        raise BadInput(f"{path} {problem}: it has {listed(schema.names)}; fix --with")
+    return name
 
 
 def _check_file(path: Path) -> None:
@@ -84,11 +196,15 @@ def _check_file(path: Path) -> None:
         raise BadInput(f"{path} is empty: write a header and one row per example")
 
 
-def _column_types(path: Path, schema: pa.Schema, roles: Roles) -> dict[str, pa.DataType]:
+def _column_types(
+    path: Path, schema: pa.Schema, roles: Roles, *, forms: Collection[str] = (), lenient: bool = False
+) -> dict[str, pa.DataType]:
     """Return the columns to read and their types; texts are read as texts even if they look like numbers."""
     types = {name: formats.text_type(path, schema.field(name).type) for name in roles.texts}
+    is_csv = path.suffix.lower() in (".csv", ".tsv")
     for name, kind in roles.features.items():
-        types[name] = _feature_type(path, schema.field(name).type, kind)
+        as_text = is_csv and (lenient or name in forms)
+        types[name] = pa.large_string() if as_text else _feature_type(path, schema.field(name).type, kind)
     for name in (roles.label, roles.domain, roles.split, roles.time):
         if name is not None:
             types[name] = formats.name_type(path, schema.field(name).type)
@@ -122,12 +238,14 @@ def read_json_rows(
     for number, row in enumerate(rows, 1):
         if fault := formats.row_fault(number, row, types):
             raise BadInput(f"{where}: {fault}")
-    collector = TableCollector(where, roles, ())
+    collector, checker = TableCollector(where, roles), CellChecker(where, roles, (), hint="")
     arrays = {name: [row.get(name) for row in rows] for name in types}
     try:
-        collector.add(pa.record_batch({name: pa.array(arrays[name], kind) for name, kind in types.items()}))
+        batch = pa.record_batch({name: pa.array(arrays[name], kind) for name, kind in types.items()})
+        collector.add(checker.clean(batch)[0])
     except (pa.ArrowException, UnicodeError, OverflowError) as error:
         raise BadInput(f"{where}: a value cannot be read ({str(error).splitlines()[0][:100]}): fix it") from error
+    checker.finish(skip_bad=False)
     return collector.dataset(Path(where).stem)
 
 

@@ -1,0 +1,135 @@
+"""Numbers as people write them: decimal commas, thousands separators, percent signs and currencies."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+CURRENCIES = ("$", "€", "£", "¥", "₹", "USD", "EUR", "GBP", "JPY", "CHF", "CNY", "INR", "SEK", "NOK", "DKK", "PLN")
+PERCENT = "%"
+_UNIT = "|".join(re.escape(unit) for unit in (PERCENT, *CURRENCIES))
+_SPACES = "[\\s\u00a0\u2007\u2009\u202f]"
+_CELL = re.compile(rf"([-+−]?){_SPACES}*({_UNIT})?{_SPACES}*([-+−]?[\d.,'’\u00a0\u2009\u202f ]*\d[.,]?|[.,]\d+)"
+                   rf"((?:[eE][-+]?\d+)?){_SPACES}*({_UNIT})?")  # fmt: skip
+_GROUPED = r"\d{{1,3}}(?:{mark}\d{{3}})+"
+_INNER = {"'": "['’]", " ": _SPACES}  # thousands separators with several characters
+_TEXT = pa.large_string()
+# spellings of a missing value in columns of numbers and dates: those of Arrow and pandas, and others that are common
+MISSING = (
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL",
+    "NaN", "n/a", "nan", "null", "None", "none", "?", "-", "missing", "Missing",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NumberForm:
+    """How the numbers of a column are written."""
+
+    decimal: str = "."
+    thousands: str = ""  # "", ",", ".", "'" or " "
+    unit: str = ""  # a percent sign or a currency
+
+    @property
+    def plain(self) -> bool:
+        """Whether Arrow reads such numbers itself."""
+        return self == NumberForm()
+
+    @property
+    def words(self) -> str:
+        """Describe the form for a note or an error."""
+        words = []
+        if self.decimal == ",":
+            words.append("a decimal comma")
+        if self.thousands:
+            name = {",": "commas", ".": "points", "'": "apostrophes", " ": "spaces"}[self.thousands]
+            words.append(f"{name} between thousands")
+        if self.unit == PERCENT:
+            words.append("a percent sign (12% is 0.12)")
+        elif self.unit:
+            words.append(f"the currency {self.unit}")
+        return " and ".join(words)
+
+    def parse(self, column: Any) -> Any:
+        """Convert an Arrow array of texts to float64; null where a cell is not written in this form."""
+        texts = column.cast(_TEXT)
+        texts = _replace(texts, "^" + _SPACES + "+|" + _SPACES + "+$", "")
+        texts = _replace(texts, "−", "-")
+        if self.unit:
+            with_unit = _matches(texts, re.escape(self.unit))
+            texts = _replace(texts, _SPACES + "*" + re.escape(self.unit) + _SPACES + "*", "")
+            texts = pc.call_function("if_else", [with_unit, texts, pa.scalar(None, _TEXT)])
+        decimal, mark = re.escape(self.decimal), _INNER.get(self.thousands, re.escape(self.thousands))
+        whole = r"\d+"
+        if self.thousands:
+            whole = rf"(?:\d+|{_GROUPED.format(mark=mark)})"
+        pattern = rf"^[-+]?(?:{whole}(?:{decimal}\d*)?|{decimal}\d+)(?:[eE][-+]?\d+)?$"
+        valid = _matches(texts, pattern)
+        texts = pc.call_function("if_else", [valid, texts, pa.scalar(None, _TEXT)])
+        if self.thousands:
+            texts = _replace(texts, mark, "")
+        if self.decimal != ".":
+            texts = pc.call_function(
+                "replace_substring", [texts], options=pc.ReplaceSubstringOptions(self.decimal, ".")
+            )
+        texts = _replace(texts, r"^\+", "")
+        values = texts.cast(pa.float64())
+        return pc.call_function("divide", [values, pa.scalar(100.0)]) if self.unit == PERCENT else values
+
+
+def detect_form(values: Sequence[str], *, decimal: str = ".") -> NumberForm | None:
+    """Return the form in which most of these values are numbers, or None if at most half of them are.
+
+    Numbers such as 1,234 have a thousands separator unless `decimal` is a comma, as in files separated by semicolons.
+    """
+    cells = [match for value in values if value.strip() and (match := _CELL.fullmatch(value.strip()))]
+    filled = sum(1 for value in values if value.strip())
+    if not filled or 2 * len(cells) <= filled:
+        return None
+    units = Counter(match[2] or match[5] or "" for match in cells)
+    if any(match[2] and match[5] for match in cells):
+        return None
+    unit = units.most_common(1)[0][0]
+    bodies = [match[3] for match in cells if (match[2] or match[5] or "") == unit]
+    form = _separators(bodies, decimal, unit)
+    parsed = len(values) - form.parse(pa.array(values, _TEXT)).null_count
+    return form if 2 * parsed > filled else None
+
+
+def _separators(bodies: Sequence[str], decimal: str, unit: str) -> NumberForm:
+    """Return the form whose decimal mark and thousands separator most numbers have."""
+    decimals: Counter[str] = Counter()
+    groups: Counter[str] = Counter()
+    unsure: Counter[str] = Counter()
+    for body in bodies:
+        text = body.strip().lstrip("-+−")
+        marks = list(dict.fromkeys(re.findall("[.,]", text)))
+        groups.update(mark for mark, pattern in _INNER.items() if re.search(pattern, text))
+        if len(marks) == 2:  # the last one is the decimal mark
+            groups[marks[0]] += 1
+            decimals[marks[1]] += 1
+        elif marks and text.count(marks[0]) > 1:
+            groups[marks[0]] += 1
+        elif marks and re.fullmatch(r"[1-9]\d{0,2}[.,]\d{3}", text):
+            unsure[marks[0]] += 1  # a decimal mark or a thousands separator
+        elif marks:
+            decimals[marks[0]] += 1
+    for mark in unsure.keys() - groups.keys() - decimals.keys():
+        grouped = mark == "," and (decimals["."] > 0 or decimal != ",")
+        (groups if grouped else decimals)[mark] += unsure[mark]
+    thousands = groups.most_common(1)[0][0] if groups else ""
+    others = [mark for mark, _ in decimals.most_common() if mark != thousands]
+    chosen = others[0] if others else "," if thousands == "." else "."
+    return NumberForm(chosen, thousands, unit)
+
+
+def _replace(texts: Any, pattern: str, replacement: str) -> Any:
+    options = pc.ReplaceSubstringOptions(pattern, replacement)
+    return pc.call_function("replace_substring_regex", [texts], options=options)
+
+
+def _matches(texts: Any, pattern: str) -> Any:
+    return pc.call_function("match_substring_regex", [texts], options=pc.MatchSubstringOptions(pattern))
