@@ -45,7 +45,7 @@ class Package:
 
 def licence_of(installed: Distribution) -> str:
     """Return the licence that the metadata of a package state: expression, classifiers, field, or name of a file."""
-    metadata = installed.metadata
+    metadata: Any = installed.metadata  # get is not part of its protocol
     if expression := metadata.get("License-Expression"):
         return expression
     classifiers = [text.rpartition(" :: ")[2] for text in metadata.get_all("Classifier") or () if "License ::" in text]

@@ -15,7 +15,6 @@ from holdfast.data.batches import Batches, Examples
 from holdfast.data.splits import Part
 from holdfast.methods.base import StageInfo
 from holdfast.methods.optim import Optimizer, OptimizerSettings
-from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from tests.contract.sizes import LIGHT, small
 
@@ -56,7 +55,8 @@ def problem(request, benches):
         with seeded(0, "init", "method"):
             backbone, neck = bench.backbone(), necks[0] if necks else "none"
             part = catalog.build_neck(neck, backbone.width, len(names), options=small(neck))
-            model = Model(backbone, part, Linear(part.width, len(names)))
+            head = catalog.unwrap("methods", method)[-1][1].head or "linear"
+            model = Model(backbone, part, catalog.build("heads", head, part.width, names, backbone, options={}))
             options = {"options": LIGHT.get(method, {}), "task": task, "optimizer": optimizer}
             built = catalog.build("methods", method, model, **options)
         with seeded(0, "stage"):

@@ -87,10 +87,12 @@ def test_recommended_command_runs(holdfast, tmp_path, case):
 
 def test_no_command_is_recommended_that_would_fail(holdfast, tmp_path):
     path = with_duplicates(tmp_path)
-    path.write_text(path.read_text() + '"an odd one",neutral,books\n')  # compare cannot test this label
+    frame = pd.read_csv(path)
+    frame.loc[frame["domain"] == "books", "label"] = "neutral"  # compare cannot learn the labels of this domain
+    frame.to_csv(path, index=False)
     document = holdfast("audit", path.name, "--json").json
     assert document["command"] is None
-    assert "'neutral'" in document["advice"][-1]
+    assert "books" in document["advice"][-1]
     assert holdfast("compare", path.name, *QUICK, *SMALL["text"]).code == 2
 
 

@@ -144,7 +144,8 @@ def packed(path, members, **more):
 
 def test_zip_bomb_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr(archives, "MIN_LIMIT", 1 << 20)
-    bomb = packed(tmp_path / "graphs.zip", {"dataset/graphs/graphs.txt": b"0" * (1 << 22)})
+    monkeypatch.setattr(graphs, "MAX_TEXT", 1 << 20)
+    bomb = packed(tmp_path / "graphs.zip", {"dataset/graphs/graphs.txt": b"0\n" * (1 << 21)})
     array = io.BytesIO()
     np.save(array, np.zeros((1 << 20, 1), dtype=np.float32))
     other = packed(tmp_path / "x.npz", {"x.npy": array.getvalue(), "y.npy": array.getvalue()})

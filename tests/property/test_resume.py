@@ -76,7 +76,7 @@ def straight(tmp_path_factory):
     return cache(lambda method, plan: ending(spec_for(method, plan), tmp_path_factory.mktemp("straight")))
 
 
-METHODS = catalog.buildable_names("methods")
+METHODS = catalog.buildable_names("methods", "classify")
 MARKS = {m: (pytest.mark.graph, pytest.mark.slow) for m in METHODS if data_for(m) is GRAPHS}
 
 

@@ -182,7 +182,7 @@ def merge_marked(datasets: Sequence[Dataset]) -> Dataset:
     if not others:
         return first
     names = ("y", "domain", "split") if first.targets is None else ("y", "domain", "split", "targets")
-    arrays = {name: np.concatenate([getattr(d, name) for d in datasets]) for name in names}
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(d, name) for d in datasets]) for name in names}
     raw = Concat([d.raw for d in datasets])
     return Dataset(first.name, raw, classes=first.classes, domains=first.domains, task=first.task, **arrays)
 
