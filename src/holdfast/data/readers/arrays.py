@@ -134,10 +134,10 @@ def _codes(path: Path, role: str, arrays: Mapping[str, np.ndarray], need: Collec
     return column
 
 
-def check_zip(path: Path, *, minimum: int = MIN_LIMIT, fix: str = "pack it again") -> None:
+def check_zip(path: Path, *, minimum: int | None = None, fix: str = "pack it again") -> None:
     """Raise for an archive that would fill the memory; members cannot be read beyond the sizes they declare.
 
-    An archive may unpack to `minimum` bytes, whatever its size.
+    An archive may unpack to `minimum` bytes (default: `MIN_LIMIT`), whatever its size.
     """
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as opened:
@@ -146,7 +146,7 @@ def check_zip(path: Path, *, minimum: int = MIN_LIMIT, fix: str = "pack it again
         kind = ".npz file" if path.suffix == ".npz" else "zip"
         raise open_limit(error) or BadInput(f"{path} is damaged or not a {kind} ({error}): {fix}") from error
     unpacked, packed = sum(member.file_size for member in members), path.stat().st_size
-    if unpacked > max(minimum, MAX_RATIO * packed) or len(members) > MAX_MEMBERS:
+    if unpacked > max(MIN_LIMIT if minimum is None else minimum, MAX_RATIO * packed) or len(members) > MAX_MEMBERS:
         sizes = f"from {packed / 2**20:.1f} MiB to {unpacked / 2**30:.1f} GiB in {len(members)} files"
         raise BadInput(
             f"{path} would unpack {sizes} and fill the memory: if you trust it, unpack it into smaller files"
