@@ -157,10 +157,11 @@ def _importable(method: str) -> bool:
 
 
 def _model_seconds(jobs: Sequence[Job], expected: Estimate | None) -> float:
-    """Return the time of training the methods of the core on all domains, as their combination needs it."""
+    """Return the time of training the methods of the core on all domains with every seed, as an ensemble needs it."""
     if expected is None:
         return 0.0
-    return sum(expected.runs.get(key, 0.0) for key in {configuration(job) for job in jobs if is_core(job.spec)})
+    core = {configuration(job) for job in jobs if is_core(job.spec)}
+    return len({job.spec.seed for job in jobs}) * sum(expected.runs.get(key, 0.0) for key in core)
 
 
 def _sentences(
