@@ -56,6 +56,12 @@ def test_durations_are_parsed_and_written():
     assert [format_seconds(value) for value in (4.4, 60, 200, 7500)] == ["4 s", "1 min", "3 min 20 s", "2 h 5 min"]
 
 
+def test_time_for_the_model_is_that_of_all_seeds_of_the_core():
+    expected = Estimate(runs={configuration(job): 10.0 for job in jobs_of("erm", "hma")})
+    seconds = [scheduling._model_seconds(jobs_of("erm", "hma", seeds=seeds), expected) for seeds in (1, 3)]
+    assert seconds == [10, 30]  # an ensemble has one member per seed; hma is not part of it
+
+
 def test_expensive_runs_are_dropped_first_the_core_last_and_simple_baselines_never():
     costs = {"majority": 1, "erm": 10, "coral": 5, "hma": 100}
     units = [
