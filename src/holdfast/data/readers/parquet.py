@@ -2,7 +2,8 @@
 
 A few bytes of parquet can decode to gigabytes: every row may refer to one long value of a dictionary or share a prefix
 with the row before. The metadata of a file does not contain the decoded size, so the headers of its pages are read
-first (Apache Parquet format, Thrift compact protocol).
+first (Apache Parquet format, Thrift compact protocol). The positions of the pages are read here as well, because
+pyarrow ends the process if the statistics of a column do not fit its type.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,8 +38,8 @@ def parquet_batches(path: Path, names: Sequence[str] | None = None) -> Iterator[
     lists = [leaf.path for leaf in leaves if leaf.max_repetition_level and leaf.physical_type not in _BYTES]
     # without pre-buffering, the compressed pages of a large row group are not all in memory at once
     with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False, read_dictionary=lists) as file:
-        for group in range(metadata.num_row_groups):
-            rows = _rows_per_batch(path, metadata.row_group(group), names, lists, limit)
+        for group, chunks in enumerate(_chunks(path, leaves)):
+            rows = _rows_per_batch(path, chunks, names, lists, limit)
             pending, size = [], 0
             for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=names, use_threads=False):
                 pending.append(batch)
@@ -74,18 +75,56 @@ def _too_large(path: Path, decoded: int) -> BadInput:
     return BadInput(f"{path} would unpack {sizes} and fill the memory: if you trust it, split it into several files")
 
 
-def _rows_per_batch(path: Path, group: Any, names: Sequence[str] | None, lists: Sequence[str], limit: int) -> int:
+class _Chunk(NamedTuple):
+    """A column of a row group: its leaf in the schema, number of values, position and size of its pages."""
+
+    leaf: Any
+    rows: int
+    values: int
+    start: int
+    end: int
+
+
+def _chunks(path: Path, leaves: Sequence[Any]) -> list[list[_Chunk]]:
+    """Return the columns of every row group, from the footer of a file."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        file.seek(size - 8)
+        length = int.from_bytes(file.read(4), "little")
+        file.seek(max(0, size - 8 - length))
+        content = _Content(file.read(length))
+    try:
+        groups = content.struct().get(4) or []
+        return [
+            [_chunk(leaf, group[3], column[3]) for leaf, column in zip(leaves, group[1], strict=True)]
+            for group in groups
+        ]
+    except (IndexError, KeyError, TypeError, AttributeError, ValueError) as error:
+        raise pa.ArrowInvalid("the footer cannot be read") from error
+
+
+def _chunk(leaf: Any, rows: int, details: dict[int, Any]) -> _Chunk:
+    start = details[9]
+    if 0 < details.get(11, 0) < start:  # the page of the dictionary comes first
+        start = details[11]
+    if min(start, rows, details[5], details[7]) < 0:
+        raise ValueError("a negative number")
+    return _Chunk(leaf, rows, details[5], start, start + details[7])
+
+
+def _rows_per_batch(
+    path: Path, chunks: Sequence[_Chunk], names: Sequence[str] | None, lists: Sequence[str], limit: int
+) -> int:
     """Return the number of rows that decode to at most BATCH_BYTES, from the headers of the pages of a row group."""
     longest = total = 0
-    for index in range(group.num_columns):
-        column = group.column(index)
-        where, is_text = column.path_in_schema, column.physical_type not in _BYTES
+    for chunk in chunks:
+        where, is_text = chunk.leaf.path, chunk.leaf.physical_type not in _BYTES
         if names is not None and not any(f"{where}.".startswith(f"{name}.") for name in names):
             continue
-        pages = list(_pages(path, column))
+        pages = list(_pages(path, chunk))
         size = sum(page.size for page in pages)
         values = sum(page.values for page in pages if page.kind != _DICTIONARY_PAGE)
-        total += size + values if is_text else max(size, values * _BYTES[column.physical_type])
+        total += size + values if is_text else max(size, values * _BYTES[chunk.leaf.physical_type])
         if total > limit:
             raise _too_large(path, total)
         if where in lists and any(page.encoding == _DELTA_TEXTS for page in pages):
@@ -93,7 +132,7 @@ def _rows_per_batch(path: Path, group: Any, names: Sequence[str] | None, lists: 
         if is_text and where not in lists:  # a row may refer to the longest value
             sizes = [page.size for page in pages if page.kind == _DICTIONARY_PAGE or page.encoding == _DELTA_TEXTS]
             longest += max(sizes, default=0)
-    mean = total // max(1, group.num_rows)
+    mean = total // max(1, chunks[0].rows) if chunks else 0
     return min(BATCH, max(1, BATCH_BYTES // max(1, longest, mean)))
 
 
@@ -106,12 +145,9 @@ class _Page(NamedTuple):
     encoding: int
 
 
-def _pages(path: Path, column: Any) -> Iterator[_Page]:
+def _pages(path: Path, chunk: _Chunk) -> Iterator[_Page]:
     """Yield the headers of all pages of a column."""
-    start = column.data_page_offset
-    if column.has_dictionary_page and 0 < column.dictionary_page_offset < start:
-        start = column.dictionary_page_offset
-    end, left = start + column.total_compressed_size, column.num_values
+    start, end, left = chunk.start, chunk.end, chunk.values
     with path.open("rb") as file:
         while start < end and left > 0:
             header, length = _header(file, start)
@@ -189,9 +225,8 @@ class _Content:
             values = self.struct()
             self.depth -= 1
             return values
-        raise IndexError(f"type {kind} does not occur in a page header")
+        raise IndexError(f"type {kind} does not occur in headers and footers")
 
-    def _items(self, head: int) -> None:
+    def _items(self, head: int) -> list[Any]:
         count = head >> 4 if head >> 4 < 15 else self.varint()
-        for _ in range(min(count, len(self.content))):
-            self.value(head & 15)
+        return [self.value(head & 15) for _ in range(min(count, len(self.content)))]

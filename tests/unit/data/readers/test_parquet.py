@@ -1,3 +1,7 @@
+import subprocess
+import sys
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from pyarrow import parquet as arrow
@@ -76,3 +80,22 @@ def test_damaged_page_headers_are_reported(tmp_path):
         path.write_bytes(content)
         with pytest.raises(BadInput, match=r"t\.parquet is damaged"):
             read_table(path)
+
+
+def test_statistics_that_do_not_fit_their_column_do_not_end_the_process():
+    """pyarrow aborts when it reads the metadata of such a column, so the reader does not ask for them."""
+    path = Path(__file__).parents[3] / "fixtures" / "parquet-statistics.parquet"
+    code = "import sys; from holdfast.data.load import load_data; load_data(sys.argv[1])"
+    ran = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
+    assert ran.returncode in (0, 1)  # read, or rejected by an exception
+    assert ran.returncode == 0 or "BadInput" in ran.stderr
+
+
+@pytest.mark.parametrize("at", [-8, -9, -60])
+def test_damaged_footers_are_reported(tmp_path, at):
+    path = write(tmp_path / "t.parquet", {"text": ["a", "b"], "label": ["x", "y"], "domain": ["p", "q"]})
+    content = bytearray(path.read_bytes())
+    content[at] ^= 0xFF
+    path.write_bytes(bytes(content))
+    with pytest.raises(BadInput, match=r"t\.parquet"):
+        read_table(path)
