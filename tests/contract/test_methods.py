@@ -26,6 +26,8 @@ def make(request, bench):
     needed = catalog.unwrap("methods", request.param)[-1][1].encoders
     if catalog.incompatibility(request.param, bench.encoder) or (bench.encoder == "gin-subgraph" and not needed):
         pytest.skip("the method is for another kind of example, or does not need this encoder")
+    if request.param == "lightgbm":
+        pytest.importorskip("lightgbm", reason="needs LightGBM: pip install 'holdfast[lightgbm]'")
 
     def build(**settings):
         method = bench.method(request.param, **settings)

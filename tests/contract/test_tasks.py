@@ -41,6 +41,8 @@ def targets_of(task, dataset):
 @pytest.fixture
 def problem(request, benches):
     name, method = request.param
+    if method == "lightgbm":
+        pytest.importorskip("lightgbm", reason="needs LightGBM: pip install 'holdfast[lightgbm]'")
     bench = benches["mlp"]
     targets = targets_of(name, bench.dataset)
     task = catalog.build("tasks", name, options={}).bound(targets)

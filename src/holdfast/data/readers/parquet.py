@@ -152,9 +152,12 @@ def _pages(path: Path, chunk: _Chunk) -> Iterator[_Page]:
         while start < end and left > 0:
             header, length = _header(file, start)
             details = header.get(5) or header.get(7) or header.get(8) or {}
-            page = _Page(header[1], header[2], details.get(1, 0), details.get(4 if 8 in header else 2, 0))
-            if min(page.size, page.values, header[3]) < 0:
-                raise pa.ArrowInvalid("a page has a negative size")
+            try:
+                page = _Page(header[1], header[2], details.get(1, 0), details.get(4 if 8 in header else 2, 0))
+                if min(page.size, page.values, page.encoding, header[3]) < 0:
+                    raise ValueError("a negative number")
+            except (AttributeError, TypeError, ValueError) as error:
+                raise pa.ArrowInvalid("the header of a page is damaged") from error
             yield page
             left -= 0 if page.kind == _DICTIONARY_PAGE else page.values
             start += length + header[3]

@@ -172,7 +172,10 @@ def _text_forms(path: Path, schema: pa.Schema, block: int) -> dict[str, Form]:
         types = dict.fromkeys(names, pa.large_string())
         first = next(formats.iter_batches(path, types, block, on_invalid=formats.leave_out), None)
         decimal = "," if suffix != ".parquet" and detect_dialect(path).separator == ";" else "."
-        forms = {} if first is None else detect_forms(first, names, decimal=decimal)
+        try:
+            forms = {} if first is None else detect_forms(first, names, decimal=decimal)
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise formats.explain(path, error) from error
         return {name: form for name, form in forms.items() if suffix != ".parquet" or not form.plain}
     rows = formats.first_rows(path)
     kinds = {name: [type(row[name]) in (int, float) for row in rows if row.get(name) is not None] for name in names}

@@ -99,3 +99,11 @@ def test_damaged_footers_are_reported(tmp_path, at):
     path.write_bytes(bytes(content))
     with pytest.raises(BadInput, match=r"t\.parquet"):
         read_table(path)
+
+
+def test_texts_that_are_not_utf8_are_reported(tmp_path):
+    columns = {"text": ["caf@", "b"], "label": ["x", "y"], "domain": ["p", "q"]}
+    path = write(tmp_path / "t.parquet", columns, compression="none", use_dictionary=False)
+    path.write_bytes(path.read_bytes().replace(b"caf@", b"caf\xe9"))
+    with pytest.raises(BadInput, match="UTF-8"):
+        read_table(path)
