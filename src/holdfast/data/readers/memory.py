@@ -36,34 +36,34 @@ class UnsupportedType(BadInput, TypeError):
 
 def as_dataset(X: Any, y: Any, domains: Sequence[Any] | None) -> Dataset:
     """Build a data set from examples with one label and one domain each; without domains there is only one."""
-    X, columns = as_frame(X), None
-    if is_table(X):
-        X, columns, _ = read_inputs(X)
-    raw, labels = as_raw(X), as_labels(y)
-    domains = [ONE_DOMAIN] * len(raw) if domains is None else list(domains)
-    if not len(raw) == len(labels) == len(domains):
-        counts = f"{len(raw)} examples, {len(labels)} labels and {len(domains)} domains"
-        raise BadInput(f"{counts}: pass one label and one domain per example")
-    _check_present("domain", domains)
+    labels = as_labels(y)
+    raw, columns, domain, names = _as_examples(X, len(labels), domains, "label")
     codes, classes = encode(labels)
-    domain, names = encode(domains)
     return Dataset("data", raw, codes, classes, domain, names, columns=columns)
 
 
 def as_numeric_dataset(X: Any, y: Any, domains: Sequence[Any] | None) -> Dataset:
     """Build a data set from examples with one number and one domain each; without domains there is only one."""
+    targets = _as_numbers(y)
+    raw, columns, domain, names = _as_examples(X, len(targets), domains, "number")
+    codes = np.zeros(len(raw), dtype=np.int64)
+    return Dataset("data", raw, codes, (), domain, names, targets=targets, task="regress", columns=columns)
+
+
+def _as_examples(
+    X: Any, count: int, domains: Sequence[Any] | None, target: str
+) -> tuple[Raw, tuple[str, ...] | None, np.ndarray, tuple[str, ...]]:
+    """Return examples, names of their columns, and domains; raise unless there are `count` of each."""
     X, columns = as_frame(X), None
     if is_table(X):
         X, columns, _ = read_inputs(X)
-    raw, targets = as_raw(X), _as_numbers(y)
-    names = [ONE_DOMAIN] * len(raw) if domains is None else list(domains)
-    if not len(raw) == len(targets) == len(names):
-        counts = f"{len(raw)} examples, {len(targets)} numbers and {len(names)} domains"
-        raise BadInput(f"{counts}: pass one number and one domain per example")
-    _check_present("domain", names)
-    domain, known = encode(names)
-    y = np.zeros(len(raw), dtype=np.int64)
-    return Dataset("data", raw, y, (), domain, known, targets=targets, task="regress", columns=columns)
+    raw = as_raw(X)
+    domains = [ONE_DOMAIN] * len(raw) if domains is None else list(domains)
+    if not len(raw) == count == len(domains):
+        counts = f"{len(raw)} examples, {count} {target}s and {len(domains)} domains"
+        raise BadInput(f"{counts}: pass one {target} and one domain per example")
+    _check_present("domain", domains)
+    return raw, columns, *encode(domains)
 
 
 def _as_numbers(y: Any) -> np.ndarray:
