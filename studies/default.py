@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 STAGES = ("search", "choose", "run")
 SEEDS = 5
 ROWS_PER_DOMAIN = 1000
-PRETRAINED_RATES, SCRATCH_RATES = (1e-5, 3e-5, 1e-4, 3e-4), (3e-4, 1e-3, 3e-3, 1e-2)
+PRETRAINED_RATES, SCRATCH_RATES = (3e-6, 1e-5, 3e-5, 1e-4, 3e-4), (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 SCRATCH_RATE = 1e-3  # of the first version, for parts that are not pretrained
 FIRST: Settings = {  # training settings of the first version, besides the learning rate
     "schedule": "constant", "warmup": 0.0, "average": "none", "decay": "all", "steps": 300, "every": 25, "patience": 0,
