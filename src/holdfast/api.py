@@ -1,7 +1,5 @@
 """Compare methods on data with several domains, and train a model with the chosen method."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections import Counter
@@ -9,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
@@ -35,9 +33,6 @@ from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.search.rates import RateChoice, final_rates, is_searchable, rate_notes, search_rates
 from holdfast.spec import Spec
 
-if TYPE_CHECKING:
-    from holdfast.models.left_out import LeftOut  # imports scipy.optimize, which takes a second
-
 WEIGHT_BYTES = 2 << 30  # that runs may store for soups: all together, and once more those of the baseline
 COLLAPSED = "at most half of the classes are still predicted for unlabelled examples, so that its adaptation is refused"
 # settings in which a model of all domains may differ from the runs that were compared
@@ -57,7 +52,6 @@ class Comparison:
     schedule: Schedule | None = None  # time, and what a budget left out
     identical: Mapping[str, str] = field(default_factory=dict)  # method that was not run -> the one it is identical to
     rates: tuple[RateChoice, ...] = ()  # learning rates that a search chose, and the scores of all
-    left_out: LeftOut | None = None  # outputs of the chosen configuration for the domains that its runs left out
 
     def table(self) -> list[dict[str, Any]]:
         """Return one dict per cell: method, target, metric, mean, stderr, n."""
@@ -182,8 +176,7 @@ def compare(
         write_report(records, report, title=f"Holdfast: {dataset.name}", metric=metric, notes=notes, source=source)
     decision = rates.with_final_rate(decide(records, metric))
     same, choices = workspace.identical, tuple(rates.choices)
-    left_out = None if decision is None else parallel.from_first(partial(_left_out, records, decision, workspace))
-    return Comparison(records, metric, report, dataset, decision, notes, schedule, same, choices, left_out)
+    return Comparison(records, metric, report, dataset, decision, notes, schedule, same, choices)
 
 
 def _weight_limits(jobs: Sequence[Job]) -> dict[str, int]:
@@ -236,12 +229,6 @@ def _combined(records: list[RunRecord], workspace: Workspace) -> list[RunRecord]
     return combined
 
 
-def _left_out(records: list[RunRecord], decision: Decision, workspace: Workspace) -> LeftOut | None:
-    from holdfast.models.left_out import collect_left_out  # imports scipy.optimize, which takes a second
-
-    return collect_left_out(grouped(records)[decision.label], records, workspace)
-
-
 def _repeated_note(dataset: Dataset, source: Sequence[str]) -> str:
     from holdfast.auditing.repeated import repeated_note  # imports scikit-learn, which takes a second
 
@@ -267,23 +254,10 @@ def refit(
     cache: bool = True,
     watch: ProgressListener | None = None,
 ) -> Path:
-    """Train the method that a comparison chose on all domains and save it; a folder with that model is kept.
-
-    The folder also stores the outputs of the comparison for the domains that its runs left out.
-    """
-    from holdfast.models.saved import LEFT_OUT
-
-    folder = _refit(done, Path(folder), device=device, cache=cache, watch=watch)
-    if parallel.is_first() and done.left_out is not None:
-        done.left_out.save(folder / LEFT_OUT)
-    return folder
-
-
-def _refit(done: Comparison, folder: Path, *, device: str, cache: bool, watch: ProgressListener | None) -> Path:
-    """Train the chosen method, or the members of a combination, and save the model folder."""
+    """Train the method that a comparison chose on all domains and save it; a folder with that model is kept."""
     from holdfast.models.saved import Member, check_folder, load_model
 
-    reason = done.why_no_model
+    folder, reason = Path(folder), done.why_no_model
     if reason is not None or done.decision is None:
         raise BadInput(reason or "no method was chosen")
     spec, dataset = done.decision.spec, drop_test_domains(done.dataset)

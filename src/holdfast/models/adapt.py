@@ -261,7 +261,7 @@ def _adapted_model(
     name_stored_examples(model.recall, dataset)
     return SavedModel(
         model, assembly.encoder, saved.classes, record, calibration,
-        held_out.merge(HeldOut.of(new, valid_rows)), sample, saved.columns, left_out=saved.left_out,
+        held_out.merge(HeldOut.of(new, valid_rows)), sample, saved.columns,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from holdfast import catalog
-from holdfast.core.checkpoint import load_tensors, save_tensors
+from holdfast.core.checkpoint import load_tensors
 from holdfast.core.errors import Damaged
 from holdfast.models.calibration import probabilities
 from holdfast.models.mixture import calibrated, mix, mixture_weights, validation_temperature
@@ -71,17 +71,7 @@ def combine(records: Sequence[RunRecord], workspace: Workspace) -> list[RunRecor
         combined += _over_seeds(method, runs_by_place, task)
     first = next((run.record for run in known if not is_simple(run.record)), None)
     shared = {} if first is None else {name: first.spec[name] for name in KEPT}
-    combined = [replace(each, record=replace(each.record, spec={**shared, **each.record.spec})) for each in combined]
-    for each in combined:
-        _store(each, workspace)
-    return [each.record for each in combined]
-
-
-def _store(combination: _Outputs, workspace: Workspace) -> None:
-    """Write the log-probabilities for the test rows, as a run does with its outputs."""
-    assert workspace.out is not None
-    values = {f"test/{d}": _as_stats(p, combination.y_test[d])[0].float() for d, p in combination.test.items()}
-    save_tensors(outputs_path(workspace.out, combination.record.id), values)
+    return [replace(each.record, spec={**shared, **each.record.spec}) for each in combined]
 
 
 def _complete_groups(records: Sequence[RunRecord]) -> list[list[RunRecord]]:

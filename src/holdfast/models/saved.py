@@ -39,7 +39,6 @@ from holdfast.models.config import (
     member_weights,
     size_bound,
 )
-from holdfast.models.left_out import LeftOut
 from holdfast.models.shared import MEMBERS, WEIGHTS, Shared, changes_backbone, member_folder, shared_encoders, together
 from holdfast.models.versions import OWN, current_folder, has_versions
 from holdfast.nn.backbones.base import Backbone
@@ -54,9 +53,8 @@ from holdfast.tasks.base import ColumnTask, InferenceTask, Structured, Task
 SETS_OF_CLASSES = ("classify", "ordinal", "multilabel")  # tasks with one output per class
 WINDOW = 4096  # rows prepared and predicted at a time; the results do not depend on it
 CALIBRATION, HELD_OUT, SAMPLE = "gauge.safetensors", "heldout.json", "sample.safetensors"
-LEFT_OUT = "leftout.safetensors"  # outputs for domains that the runs of a comparison left out
 RECALL = "recall.safetensors"  # stored examples that predictions read; it changes without a new version
-MODEL_FILES = (*OWN, CALIBRATION, SAMPLE, LEFT_OUT, RECALL, MEMBERS)  # config.json is the first
+MODEL_FILES = (*OWN, CALIBRATION, SAMPLE, RECALL, MEMBERS)  # config.json is the first
 INCOMPLETE = (LOCK_NAME, "checkpoints", *MODEL_FILES)  # what an incomplete model folder may contain
 
 
@@ -81,8 +79,7 @@ class SavedModel:
     """A trained network with its preprocessing, class names and training record.
 
     `calibration` holds temperature and foreign score, `held_out` the examples it was not trained on, `sample` some of
-    its data; models of earlier formats have none of them. `left_out` holds outputs for domains that were left out of
-    training, if a comparison chose the model. With further `members`, the probabilities are the weighted
+    its data; models of earlier formats have none of them. With further `members`, the probabilities are the weighted
     average of this network and the members.
     """
 
@@ -95,7 +92,6 @@ class SavedModel:
     sample: Sample | None = None
     columns: tuple[str, ...] | None = None  # names of the features of a table
     members: tuple[Member, ...] = ()  # further models, with weights that sum to less than 1
-    left_out: LeftOut | None = None
 
     def read_columns(self, columns: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Return the roles to read new data with: those of the user and the model's columns."""
@@ -305,8 +301,6 @@ class SavedModel:
             write_text(folder / HELD_OUT, json.dumps(self.held_out.to_json(), indent=1) + "\n")
         if self.sample is not None:
             save_sample(folder / SAMPLE, self.sample, size=self.encoder.size)
-        if self.left_out is not None:
-            self.left_out.save(folder / LEFT_OUT)
         write_text(folder / "config.json", json.dumps(config, indent=1) + "\n")
 
     def _card(self, name: str) -> str:
@@ -432,11 +426,10 @@ def _load(folder: Path, earlier: Sequence[Model] = ()) -> SavedModel:
         calibration = Calibration.load(folder / CALIBRATION) if (folder / CALIBRATION).exists() else None
         held = HeldOut.from_json(read_json(folder / HELD_OUT)) if (folder / HELD_OUT).exists() else None
         sample = load_sample(folder / SAMPLE) if (folder / SAMPLE).exists() else None
-        left_out = LeftOut.load(folder / LEFT_OUT) if (folder / LEFT_OUT).exists() else None
         columns = tuple(config["columns"]) if "columns" in config else None
     except Exception as error:  # an untrusted folder can make any step fail
         if isinstance(error, BadInput) and not isinstance(error, Damaged):
             raise
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadInput(f"{folder} is not a valid model folder ({first}): {AGAIN}") from error
-    return SavedModel(model.eval(), encoder, classes, record, calibration, held, sample, columns, left_out=left_out)
+    return SavedModel(model.eval(), encoder, classes, record, calibration, held, sample, columns)
