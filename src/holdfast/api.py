@@ -1,5 +1,7 @@
 """Compare methods on data with several domains, and train a model with the chosen method."""
 
+from __future__ import annotations
+
 import shutil
 import time
 from collections import Counter
@@ -7,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
@@ -32,6 +34,9 @@ from holdfast.run.schedule import Limits, Schedule, run_scheduled
 from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.search.rates import RateChoice, final_rates, is_searchable, rate_notes, search_rates
 from holdfast.spec import Spec
+
+if TYPE_CHECKING:
+    from holdfast.models.left_out import CollectedRuns
 
 WEIGHT_BYTES = 2 << 30  # that runs may store for soups: all together, and once more those of the baseline
 COLLAPSED = "at most half of the classes are still predicted for unlabelled examples, so that its adaptation is refused"
@@ -139,7 +144,7 @@ def compare(
     analyses = choose_analyses(method_names(analyse), [task or dataset.task or Spec.task])
     folder = cache_folder() if cache else None
     workspace = Workspace(dataset, choose_device(device), folder, out=Path(out), analyse=tuple(analyses))
-    workspace.keep_outputs = combinations
+    workspace.keep_outputs = combinations or model is not None
     source = _command_line(data, columns=columns, examples=examples, data_dir=data_dir)
     if repeated := _repeated_note(dataset, _command_line(data, columns=columns, examples=None, data_dir=data_dir)):
         workspace.notes.append(repeated)
@@ -271,14 +276,15 @@ def refit(
     if parallel.from_first(partial(_is_model_of, folder, members, dataset.fingerprint, is_soup=is_soup)):
         return folder
     check_folder(folder)
+    shared = {"device": device, "cache": cache, "watch": watch, "runs": _left_out_runs(done, done.decision)}
     if len(members) == 1:
-        _train_member(members[0][0], dataset, folder, device=device, cache=cache, watch=watch)
+        _train_member(members[0][0], dataset, folder, **shared)
         return folder
     drafts, models = folder.with_name(f"{folder.name}-members"), []
     for number, (own, _) in enumerate(members):
         draft = drafts / str(number)
         if not parallel.from_first(partial(_is_model_of, draft, [(own, 1.0)], dataset.fingerprint)):
-            _train_member(own, dataset, draft, device=device, cache=cache, watch=watch)
+            _train_member(own, dataset, draft, **shared)
         models.append(draft)
     if parallel.is_first():
         first, *others = (load_model(draft) for draft in models)
@@ -289,20 +295,30 @@ def refit(
             model = fit_soup([first, *others], dataset, device=choose_device(device), cache=cache_path)
         else:
             weights = [weight for _, weight in members[1:]]
+            others = [replace(other, left_out=None) for other in others]
             model = replace(first, members=tuple(map(Member, weights, others)))
         model.save(folder)
         shutil.rmtree(drafts)
     return folder
 
 
+def _left_out_runs(done: Comparison, decision: Decision) -> CollectedRuns | None:
+    """Return the outputs of the chosen runs for the domains that they left out; None if they were not stored."""
+    from holdfast.models.left_out import collect
+
+    workspace = Workspace(done.dataset, out=done.report.parent)
+    return collect(grouped(done.records)[decision.label], {record.id: record for record in done.records}, workspace)
+
+
 def _train_member(
-    spec: Mapping[str, Any], dataset: Dataset, folder: Path, *, device: str, cache: bool, watch: ProgressListener | None
-) -> None:
-    """Train one configuration on all domains and save it."""
+    spec: Mapping[str, Any], dataset: Dataset, folder: Path, *, device: str, cache: bool,
+    watch: ProgressListener | None, runs: CollectedRuns | None,
+) -> None:  # fmt: skip
+    """Train one configuration on all domains and save it with the outputs of the runs that left out a domain."""
     from holdfast.estimator import DomainClassifier  # imports scikit-learn, which takes a second
 
     classifier = DomainClassifier.from_spec(spec, without=MODEL_SETTINGS, device=device, cache=cache)
-    classifier.fit_dataset(dataset, folder=folder, watch=watch, agrees=EXPERIMENT)
+    classifier.fit_dataset(dataset, folder=folder, watch=watch, agrees=EXPERIMENT, runs=runs)
 
 
 def _is_model_of(

@@ -5,11 +5,14 @@ Both have `adapt`, foreign scores and model folders.
 n examples, c classes, d features
 """
 
+import shutil
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import numpy as np
@@ -37,6 +40,7 @@ from holdfast.data.sample import check_sample, draw_sample
 from holdfast.data.splits import HeldOut
 from holdfast.models.adapt import Terms, adapt_model, continue_training
 from holdfast.models.calibration import fit_calibration
+from holdfast.models.left_out import CollectedRuns, train_left_out
 from holdfast.models.memory import add_examples, delete_examples, name_stored_examples
 from holdfast.models.outputs import NumberPredictions, predict_numbers
 from holdfast.models.prototypes import check_prototypes
@@ -50,10 +54,16 @@ from holdfast.run.resolve import resolve, single_run
 from holdfast.run.settings import min_domains, spec_settings
 from holdfast.run.train import checkpoint_path, train
 from holdfast.run.workspace import Workspace, choose_device, needs_labels
+from holdfast.spec import Spec
 
 
 class NotFitted(BadInput, NotFittedError):
     """An estimator was used before it was fitted."""
+
+
+def _left_out_folder(folder: Path) -> Path:
+    """Return the folder for the runs of a model that leave out a domain."""
+    return folder.with_name(f"{folder.name}-left-out")
 
 
 class DomainEstimator(BaseEstimator, ABC):
@@ -76,12 +86,14 @@ class DomainEstimator(BaseEstimator, ABC):
         device: str = "auto",
         cache: bool = True,
         keep_sample: int = 0,
+        left_out: bool = False,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.method, self.encoder, self.tune = method, encoder, tune
         self.steps, self.batch, self.lr, self.metric = steps, batch, lr, metric
         self.seed, self.device, self.cache, self.settings = seed, device, cache, settings
         self.keep_sample = keep_sample  # examples per domain that a model folder stores for `adapt`
+        self.left_out = left_out  # also train with each domain left out, to calibrate predictions for unseen domains
 
     @abstractmethod
     def _dataset(self, X: Any, y: Any, domains: Sequence[Any] | None) -> Dataset:
@@ -93,14 +105,15 @@ class DomainEstimator(BaseEstimator, ABC):
 
     def fit_dataset(
         self, dataset: Dataset, *, folder: Path | None = None, watch: ProgressListener | None = None,
-        agrees: Collection[str] | None = None,
+        agrees: Collection[str] | None = None, runs: CollectedRuns | None = None,
     ) -> Self:  # fmt: skip
         """Train on a Dataset and save to `folder`, where an interrupted training resumes.
 
-        A model that is already in `folder` must agree in the settings `agrees`; None means all settings.
+        A model that is already in `folder` must agree in the settings `agrees`; None means all settings. `runs` are the
+        outputs of runs of this configuration that left out one domain each.
         """
         self._check_features(dataset.raw, dataset.raw, reset=True)
-        return self._fit(dataset, self.method, self.settings, folder=folder, watch=watch, agrees=agrees)
+        return self._fit(dataset, self.method, self.settings, folder=folder, watch=watch, agrees=agrees, runs=runs)
 
     def _method_for(self, domains: Sequence[Any] | None) -> tuple[str, Mapping[str, Any] | None]:
         """Return method and settings; without domains, erm replaces a method that needs several."""
@@ -115,6 +128,7 @@ class DomainEstimator(BaseEstimator, ABC):
     def _fit(
         self, dataset: Dataset, method: str, settings: Mapping[str, Any] | None, *, folder: Path | None = None,
         watch: ProgressListener | None = None, calibrate: bool = True, agrees: Collection[str] | None = None,
+        runs: CollectedRuns | None = None,
     ) -> Self:  # fmt: skip
         watch = watch or ProgressListener()
         cache = cache_folder() if self.cache else None
@@ -127,6 +141,8 @@ class DomainEstimator(BaseEstimator, ABC):
         (job,) = resolve(request, workspace)
         self.notes_ = tuple(workspace.notes)
         spec, episode = job.spec, job.episode_in(workspace)
+        if self.left_out and runs is None:
+            runs = self._left_out_runs(spec, workspace, folder, watch)
         saver = Saver(None if folder is None else checkpoint_path(spec, episode, folder))
         watch.start(1, 0)
         watch.begin(f"{spec.method} on {len(dataset.domains)} domains", job.steps)
@@ -137,11 +153,22 @@ class DomainEstimator(BaseEstimator, ABC):
             self.record_, assembly = checked.record, checked.assembly
             self.notes_ += (*checked.notes, *check_prototypes(spec, episode.stages[-1], self.record_, assembly))
             watch.end(self.record_)
-            self._restore(self._saved_model(dataset, assembly, episode.stages[-1], calibrate=calibrate))
+            saved = self._saved_model(dataset, assembly, episode.stages[-1], calibrate=calibrate)
+            self._restore(saved if runs is None else replace(saved, left_out=runs.left_out(dataset, assembly)))
             if folder is not None and parallel.is_first():
                 self.save_pretrained(folder)
+                shutil.rmtree(_left_out_folder(folder), ignore_errors=True)
             saver.finish()
         return self
+
+    def _left_out_runs(
+        self, spec: Spec, workspace: Workspace, folder: Path | None, watch: ProgressListener
+    ) -> CollectedRuns | None:
+        """Train with each domain left out in turn; the runs of a model folder are next to it until it is complete."""
+        with ExitStack() as stack:
+            out = Path(stack.enter_context(TemporaryDirectory())) if folder is None else _left_out_folder(folder)
+            with stop_at_signal():
+                return train_left_out(spec, replace(workspace, out=out), watch=watch)
 
     def _check_data(self, dataset: Dataset, settings: Mapping[str, Any]) -> None:
         if len(dataset) == 1:

@@ -31,6 +31,14 @@ def fit(
             "`holdfast adapt` needs no other data. [default: 0]"
         ),
     ] = 0,
+    left_out: Annotated[
+        bool,
+        typer.Option(
+            "--left-out",
+            help="Also train with each domain left out in turn, and store the outputs for it in the model folder, so "
+            "that `holdfast predict --coverage` is calibrated on unseen domains.",
+        ),
+    ] = False,
     device: options.Device = "auto",
     examples: options.Examples = None,
     column: options.Column = None,
@@ -66,6 +74,8 @@ def fit(
     - `holdfast fit talks.csv --task respond --steps 5000 --out models/talks`
 
     - `holdfast fit reviews.csv --keep-sample 200 --out models/reviews`
+
+    - `holdfast fit reviews.csv --left-out --out models/reviews`
 
     - `holdfast fit reviews.csv --config runs/sweep/best-erm.json`
 
@@ -123,7 +133,7 @@ def fit(
         classifier = DomainClassifier(
             method, encoder=encoder, tune=tune,
             steps=steps, batch=batch, lr=lr, metric=metric, seed=seed, device=device, settings=settings,
-            keep_sample=keep_sample,
+            keep_sample=keep_sample, left_out=left_out,
         )  # fmt: skip
         with progress(json) as shown, with_logging(shown, log, out.with_name(f"{out.name}-logs")) as listener:
             classifier.fit_dataset(dataset, folder=out, watch=listener)

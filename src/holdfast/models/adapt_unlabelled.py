@@ -88,7 +88,7 @@ def correct_model(saved: SavedModel, new: Dataset, terms: Terms, *, earlier: Seq
     notes = (f"class mix: {mixes[0]} in the earlier domains, {mixes[1]} estimated for {new.name}",)
     model: Any = _corrected(saved, shift) if not shift.refused or terms.force else saved.model
     metric = str(saved.record.spec["metric"])
-    corrected = replace(saved, model=model, record=record)
+    corrected = replace(saved, model=model, record=record, left_out=None)
     return Adaptation(corrected, new.name, metric, {}, {}, {}, {}, shift.refused, notes)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from holdfast import catalog
-from holdfast.core.checkpoint import load_tensors
+from holdfast.core.checkpoint import load_tensors, save_tensors
 from holdfast.core.errors import Damaged
 from holdfast.models.calibration import probabilities
 from holdfast.models.mixture import calibrated, mix, mixture_weights, validation_temperature
@@ -53,9 +53,13 @@ class _Outputs:
 
 
 def combine(records: Sequence[RunRecord], workspace: Workspace) -> list[RunRecord]:
-    """Return the records of all combinations that these runs allow; add a note if outputs are missing."""
+    """Return the records of all combinations that these runs allow, and store their outputs.
+
+    If outputs of runs are missing, there are no combinations, with a note.
+    """
     if any(record.spec.get("task") != "classify" or len(record.stages) != 1 for record in records):
         return []
+    assert workspace.out is not None
     candidates = [r for group in _complete_groups(records) for r in group if r.spec["method"] not in CONSTANT]
     runs = [_read(record, workspace) for record in candidates]
     known = [run for run in runs if run is not None]
@@ -71,7 +75,12 @@ def combine(records: Sequence[RunRecord], workspace: Workspace) -> list[RunRecor
         combined += _over_seeds(method, runs_by_place, task)
     first = next((run.record for run in known if not is_simple(run.record)), None)
     shared = {} if first is None else {name: first.spec[name] for name in KEPT}
-    return [replace(each.record, spec={**shared, **each.record.spec}) for each in combined]
+    complete = [replace(each.record, spec={**shared, **each.record.spec}) for each in combined]
+    for record, each in zip(complete, combined, strict=True):
+        outputs = {f"{split}/{d}": p for split in ("test", "valid") for d, p in getattr(each, split).items()}
+        logs = {name: torch.from_numpy(np.log(p.clip(1e-12))) for name, p in outputs.items()}
+        save_tensors(outputs_path(workspace.out, record.id), logs)
+    return complete
 
 
 def _complete_groups(records: Sequence[RunRecord]) -> list[list[RunRecord]]:

@@ -106,7 +106,7 @@ def adapt_saved_prototypes(saved: SavedModel, new: Dataset, terms: Terms, *, ear
         for domain in before
     }
     return Adaptation(
-        replace(followed, record=record), new.name, spec.metric, before, after, lost,
+        replace(followed, record=record, left_out=None), new.name, spec.metric, before, after, lost,
         {part.domain: len(part) for part in held_out}, str(report["refused"]), (_note(report),),
     )  # fmt: skip
 

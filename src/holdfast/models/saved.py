@@ -39,6 +39,8 @@ from holdfast.models.config import (
     member_weights,
     size_bound,
 )
+from holdfast.models.left_out import FILE as LEFT_OUT
+from holdfast.models.left_out import LeftOut
 from holdfast.models.shared import MEMBERS, WEIGHTS, Shared, changes_backbone, member_folder, shared_encoders, together
 from holdfast.models.versions import OWN, current_folder, has_versions
 from holdfast.nn.backbones.base import Backbone
@@ -54,7 +56,7 @@ SETS_OF_CLASSES = ("classify", "ordinal", "multilabel")  # tasks with one output
 WINDOW = 4096  # rows prepared and predicted at a time; the results do not depend on it
 CALIBRATION, HELD_OUT, SAMPLE = "gauge.safetensors", "heldout.json", "sample.safetensors"
 RECALL = "recall.safetensors"  # stored examples that predictions read; it changes without a new version
-MODEL_FILES = (*OWN, CALIBRATION, SAMPLE, RECALL, MEMBERS)  # config.json is the first
+MODEL_FILES = (*OWN, CALIBRATION, SAMPLE, RECALL, LEFT_OUT, MEMBERS)  # config.json is the first
 INCOMPLETE = (LOCK_NAME, "checkpoints", *MODEL_FILES)  # what an incomplete model folder may contain
 
 
@@ -92,6 +94,7 @@ class SavedModel:
     sample: Sample | None = None
     columns: tuple[str, ...] | None = None  # names of the features of a table
     members: tuple[Member, ...] = ()  # further models, with weights that sum to less than 1
+    left_out: LeftOut | None = None  # outputs of runs that left out one domain each
 
     def read_columns(self, columns: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Return the roles to read new data with: those of the user and the model's columns."""
@@ -297,6 +300,8 @@ class SavedModel:
         write_text(folder / "README.md", self._card(name))
         if self.calibration is not None:
             self.calibration.save(folder / CALIBRATION)
+        if self.left_out is not None:
+            self.left_out.save(folder / LEFT_OUT)
         if self.held_out is not None:
             write_text(folder / HELD_OUT, json.dumps(self.held_out.to_json(), indent=1) + "\n")
         if self.sample is not None:
@@ -427,9 +432,10 @@ def _load(folder: Path, earlier: Sequence[Model] = ()) -> SavedModel:
         held = HeldOut.from_json(read_json(folder / HELD_OUT)) if (folder / HELD_OUT).exists() else None
         sample = load_sample(folder / SAMPLE) if (folder / SAMPLE).exists() else None
         columns = tuple(config["columns"]) if "columns" in config else None
+        left_out = LeftOut.load(folder / LEFT_OUT) if (folder / LEFT_OUT).exists() else None
     except Exception as error:  # an untrusted folder can make any step fail
         if isinstance(error, BadInput) and not isinstance(error, Damaged):
             raise
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadInput(f"{folder} is not a valid model folder ({first}): {AGAIN}") from error
-    return SavedModel(model.eval(), encoder, classes, record, calibration, held, sample, columns)
+    return SavedModel(model.eval(), encoder, classes, record, calibration, held, sample, columns, left_out=left_out)

@@ -138,4 +138,7 @@ def fit_soup(models: Sequence[SavedModel], dataset: Dataset, *, device: torch.de
         calibration = replace(calibration, temperature=float(np.mean(temperatures or [calibration.temperature])))
     about = {"seeds": [spec.seed for spec in specs], "averaged": [specs[i].seed for i in chosen]}
     record = replace(first.record, analysis={**first.record.analysis, "soup": about})
-    return replace(first, model=model.eval(), record=record, calibration=calibration)
+    left_out = first.left_out
+    if left_out is not None and specs[0].tune != "frozen":  # the features of the average differ
+        left_out = left_out.without_features()
+    return replace(first, model=model.eval(), record=record, calibration=calibration, left_out=left_out)

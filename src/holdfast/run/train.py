@@ -35,8 +35,11 @@ from holdfast.run.assemble import Assembly, assemble
 from holdfast.run.cost import code_version, cost_of, machine
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
+from holdfast.tasks.regress import Regress
 
 Tick = Callable[[Metrics], None]  # called after every training step
+KEPT_TASKS = ("classify", "ordinal", "regress")  # whose outputs a comparison stores
+SCALE = "scale"  # mean and scale of the targets of a regression, stored with its outputs
 
 
 def training_steps(spec: Spec) -> int:
@@ -73,12 +76,13 @@ def run_episode(spec: Spec, episode: Episode, workspace: Workspace, *, tick: Tic
     if (finished := parallel.from_first(partial(read_finished, path))) is not None:
         return finished
     saver = Saver(checkpoint_path(spec, episode, workspace.out))
-    outputs: dict[str, Tensor] | None = {} if workspace.keep_outputs and spec.task == "classify" else None
+    outputs: dict[str, Tensor] | None = {} if workspace.keep_outputs and spec.task in KEPT_TASKS else None
     record, assembly = train(
         spec, episode, workspace, saver=saver, tick=tick, analyse=workspace.analyse, outputs=outputs
     )
     if parallel.is_first():
         if outputs is not None:  # before the record, which marks the run as finished
+            outputs |= {SCALE: torch.tensor(task.scale)} if isinstance(task := assembly.task, Regress) else {}
             save_tensors(outputs_path(workspace.out, record.id), outputs)
         if weights := _weights_for_soups(spec, assembly, workspace):
             save_tensors(weights_path(workspace.out, record.id), weights)

@@ -1,0 +1,270 @@
+"""Outputs of leave-one-domain-out runs, stored in the model folder: labelled examples of unseen domains.
+
+A model of all domains cannot show how it works on a domain it has never seen. The runs of its configuration that left
+out one domain can: `leftout.safetensors` has their outputs for the left-out domain, and for the validation rows of the
+other domains, with the true targets. Prediction sets and estimates for unlabelled data are calibrated on them.
+
+Shapes: n examples, k outputs (one per class; or the predicted number, and the ends of its interval), w width, d axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.utils.extmath import randomized_svd
+from torch import Tensor
+
+from holdfast.core.checkpoint import load_tensors, load_tree, save_tree
+from holdfast.core.errors import Damaged
+from holdfast.core.inputs import Inputs
+from holdfast.core.seeds import derive
+from holdfast.data.dataset import Dataset
+from holdfast.models.mixture import calibrated
+from holdfast.nn.model import Model
+from holdfast.protocols.plan import Stage
+from holdfast.record import RunRecord
+from holdfast.run.assemble import Assembly
+from holdfast.run.execute import run_all
+from holdfast.run.progress import ProgressListener
+from holdfast.run.resolve import Request, resolve
+from holdfast.run.train import SCALE, outputs_path
+from holdfast.run.workspace import Workspace
+from holdfast.spec import Spec
+
+FILE = "leftout.safetensors"
+ROWS = 4000  # stored rows of left-out domains, and stored validation rows, at most
+PLAN = "leave-one-out"
+AXES = 16  # principal axes of the features of the saved model
+MAX_AXES = 1 << 23  # numbers of all axes; wider features are not stored
+
+Features = Callable[[np.ndarray], np.ndarray]  # rows of the data set -> (n, w) features of the saved model
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """Principal axes of features: coordinates are (features - centre) @ axes."""
+
+    centre: np.ndarray  # (w,)
+    axes: np.ndarray  # (w, d)
+
+    @staticmethod
+    def fit(features: np.ndarray, *, seed: int = 0) -> Projection | None:
+        """Return the axes of the largest variance, scaled to unit variance; None for features that are too wide."""
+        count = min(AXES, *features.shape)
+        if not count or features.shape[1] * count > MAX_AXES:
+            return None
+        centre = features.mean(axis=0, dtype=np.float64)
+        centred = features.astype(np.float64) - centre
+        _, spread, axes = randomized_svd(centred, count, random_state=derive(seed, "left-out") % (1 << 32))
+        used = spread > 1e-6 * max(spread[0], 1e-12)
+        scale = spread[used] / np.sqrt(len(features))
+        return Projection(centre.astype(np.float32), (axes[used].T / scale).astype(np.float32)) if used.any() else None
+
+    def __call__(self, features: np.ndarray) -> np.ndarray:
+        """Return the coordinates (n, d)."""
+        return (features.astype(np.float32) - self.centre) @ self.axes
+
+
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """Outputs of the runs that left out one domain each, for that domain and for validation rows of the others.
+
+    Outputs are calibrated probabilities (n, c) in the order of the model's classes, or predictions in the units of the
+    target (n, 1 or 3). A row belongs to a left-out domain if `domain` equals `target`.
+    """
+
+    domains: tuple[str, ...]
+    domain: np.ndarray  # (n,) index of the domain of the example
+    target: np.ndarray  # (n,) index of the domain that the run left out
+    y: np.ndarray  # (n,) class, or number
+    outputs: np.ndarray  # (n, k)
+    coordinates: np.ndarray | None = None  # (n, d) projected features of the saved model
+    projection: Projection | None = None
+
+    def __post_init__(self) -> None:
+        count, arrays = len(self.y), (self.domain, self.target, self.outputs, self.coordinates)
+        if any(array is not None and len(array) != count for array in arrays) or self.outputs.ndim != 2:
+            raise TypeError(f"{FILE} has arrays of different lengths")
+        for index in (self.domain, self.target):
+            if count and not 0 <= index.min() <= index.max() < len(self.domains):
+                raise TypeError(f"{FILE} has an unknown domain")
+        if self.y.dtype.kind == "i" and count and not 0 <= self.y.min() <= self.y.max() < self.outputs.shape[1]:
+            raise TypeError(f"{FILE} has an unknown class")
+        if not np.isfinite(self.outputs).all() or not np.isfinite(self.y).all():
+            raise TypeError(f"{FILE} has NaN or inf")
+        if (self.coordinates is None) != (self.projection is None):
+            raise TypeError(f"{FILE} has features without their axes, or axes without features")
+
+    @property
+    def unseen(self) -> LeftOut:
+        """The rows of left-out domains."""
+        return self.take(self.domain == self.target)
+
+    @property
+    def valid(self) -> LeftOut:
+        """The validation rows of the other domains."""
+        return self.take(self.domain != self.target)
+
+    @property
+    def names(self) -> list[str]:
+        """Domains that were left out, in order."""
+        return [self.domains[i] for i in np.unique(self.target)]
+
+    def take(self, rows: np.ndarray) -> LeftOut:
+        """Return some rows, as indices or as a mask (n,)."""
+        own = {name: getattr(self, name)[rows] for name in ("domain", "target", "y", "outputs")}
+        return replace(self, **own, coordinates=None if self.coordinates is None else self.coordinates[rows])
+
+    def without_features(self) -> LeftOut:
+        """Return the outputs alone, for a model whose features differ."""
+        return replace(self, coordinates=None, projection=None)
+
+    def save(self, path: Path) -> Path:
+        """Write the file atomically."""
+        arrays = {name: getattr(self, name) for name in ("domain", "target", "y", "outputs", "coordinates")}
+        if self.projection is not None:
+            arrays |= vars(self.projection)
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items() if a is not None}
+        return save_tree(path, {"domains": list(self.domains), **tensors})
+
+    @staticmethod
+    def load(path: Path) -> LeftOut:
+        """Read the file; raise TypeError or KeyError if it is not valid."""
+        tree = load_tree(path)
+        domains = tuple(map(str, tree.pop("domains")))
+        arrays = {name: value.numpy() for name, value in tree.items() if isinstance(value, Tensor)}
+        centre, axes = arrays.pop("centre", None), arrays.pop("axes", None)
+        projection = None if centre is None or axes is None else Projection(centre, axes)
+        return LeftOut(domains, **arrays, projection=projection)
+
+
+def collect(records: Sequence[RunRecord], runs: Mapping[str, RunRecord], workspace: Workspace) -> CollectedRuns | None:
+    """Read the stored outputs of the runs of one configuration, one per left-out domain; None if some are missing.
+
+    `runs` are all runs by id: a combination has the rows of its members. Of several seeds, the first one is used.
+    """
+    chosen: dict[str, RunRecord] = {}
+    for record in records:
+        chosen.setdefault(record.episode, record)
+    pieces = [_read(record, runs, workspace) for record in chosen.values()]
+    known = [piece for piece in pieces if piece is not None]
+    if len(known) < len(pieces) or len({name for piece in known for name in piece.targets}) < 2:
+        return None
+    return CollectedRuns(workspace, known)
+
+
+def train_left_out(spec: Spec, workspace: Workspace, *, watch: ProgressListener | None = None) -> CollectedRuns | None:
+    """Train a configuration with each domain left out in turn, in `workspace.out`; finished runs are not repeated."""
+    runs = replace(workspace, keep_outputs=True, analyse=(), weight_limits={})
+    jobs = resolve(Request(specs=(replace(spec, plan=PLAN, plan_args={}, select=Spec.select),)), runs)
+    records = run_all(jobs, runs, watch=watch)
+    return collect(records, {}, runs)
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """Outputs and rows of one run, per domain."""
+
+    targets: dict[str, tuple[np.ndarray, np.ndarray]]  # left-out domain -> rows, outputs
+    valid: dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True, eq=False)
+class CollectedRuns:
+    """Outputs of all runs of one configuration, of which a model stores a sample."""
+
+    workspace: Workspace
+    runs: Sequence[_Run]
+
+    def left_out(self, dataset: Dataset, assembly: Assembly) -> LeftOut:
+        """Return the outputs with the features of the model that was trained on all domains of a data set."""
+        if dataset is not self.workspace.dataset or assembly.method is None:  # its rows have other numbers
+            return self.sample(None)
+        model = assembly.method.deployed
+
+        def features(rows: np.ndarray) -> np.ndarray:
+            was_training = model.training
+            model.eval()
+            values = assembly.examples.map(_flat(model), rows, prediction_batch=model.prediction_batch)
+            model.train(was_training)
+            return values.numpy()
+
+        return self.sample(features)
+
+    def sample(self, features: Features | None, *, seed: int = 0) -> LeftOut:
+        """Sample rows, balanced over domains, and project their features."""
+        names, rng = self.workspace.dataset.domains, np.random.default_rng(derive(seed, "left-out"))
+        pairs = [(target, run) for run in self.runs for target in run.targets]
+        columns: dict[str, list[np.ndarray]] = {"rows": [], "domain": [], "target": [], "outputs": []}
+        for target, run in pairs:
+            sources = {name: rows for name, rows in run.valid.items() if name != target}
+            shares = {name: -(-ROWS // (len(pairs) * len(sources))) for name in sources}
+            groups = [(target, *run.targets[target], -(-ROWS // len(pairs)))]
+            groups += [(name, *pair, shares[name]) for name, pair in sources.items()]
+            for name, rows, outputs, share in groups:
+                at = np.sort(rng.permutation(len(rows))[:share])
+                columns["rows"].append(rows[at])
+                columns["outputs"].append(outputs[at])
+                for key, domain in (("domain", name), ("target", target)):
+                    columns[key].append(np.full(len(at), names.index(domain)))
+        rows, domain, target, outputs = (np.concatenate(columns[key]) for key in columns)
+        dataset = self.workspace.dataset
+        y = dataset.y[rows].astype(np.int64) if dataset.targets is None else dataset.targets[rows].astype(np.float64)
+        left_out = LeftOut(names, domain, target, y, outputs.astype(np.float32))
+        left_out = left_out.take(np.isfinite(y) if y.dtype.kind == "f" else y >= 0)
+        rows = rows[np.isfinite(y) if y.dtype.kind == "f" else y >= 0]
+        if features is None:
+            return left_out
+        unique, index = np.unique(rows, return_inverse=True)
+        values = features(unique)
+        projection = Projection.fit(values, seed=seed)
+        if projection is None:
+            return left_out
+        return replace(left_out, coordinates=projection(values)[index], projection=projection)
+
+
+def _flat(model: Model) -> Callable[[Inputs], Tensor]:
+    """Return the function of a network that computes flat features (b, w)."""
+    return lambda x: model.encode(x).float().flatten(1)
+
+
+def _read(record: RunRecord, runs: Mapping[str, RunRecord], workspace: Workspace) -> _Run | None:
+    """Read the outputs of one run; None if they were not stored."""
+    assert workspace.out is not None
+    try:
+        tensors, _ = load_tensors(outputs_path(workspace.out, record.id))
+    except Damaged:
+        return None
+    members = record.stages[-1].get("members", [])
+    stage, dataset = _stage(runs[members[0]["id"]] if members else record, workspace), workspace.dataset
+    trained = {part.domain for part in stage.train}
+    test = {part.domain: part.rows for part in stage.test if part.domain not in trained}
+    # averages over seeds have none, because each seed holds out other rows
+    valid = {part.domain: part.rows for part in stage.valid if f"valid/{part.domain}" in tensors}
+    outputs = {
+        split: {name: tensors[f"{split}/{name}"].numpy().astype(np.float64) for name in rows}
+        for split, rows in (("test", test), ("valid", valid))
+    }
+    if SCALE in tensors:
+        mean, scale = tensors[SCALE].tolist()
+        outputs = {split: {name: mean + scale * v for name, v in each.items()} for split, each in outputs.items()}
+    elif members:
+        outputs = {split: {name: np.exp(v) for name, v in each.items()} for split, each in outputs.items()}
+    else:
+        y = {name: dataset.y[rows] for name, rows in valid.items()}
+        outputs = {split: calibrated(outputs["valid"], y, each) for split, each in outputs.items()}
+    test, valid = (
+        {name: (rows, outputs[split][name]) for name, rows in each.items()}
+        for split, each in (("test", test), ("valid", valid))
+    )
+    return _Run(test, valid)
+
+
+def _stage(record: RunRecord, workspace: Workspace) -> Stage:
+    """Return the last stage of the episode of a run."""
+    episodes = workspace.episodes(Spec(**record.spec))
+    return next(episode for episode in episodes if episode.name == record.episode).stages[-1]
