@@ -84,3 +84,18 @@ def test_tables_compare_the_default_with_other_rows_per_seed(small, tmp_path):
     assert len(default_tables.ablation_table(records)) == len(default_tables.combination_table(records)) == 3
     partial = {**records["small"], "first": records["small"]["first"][1:]}
     assert len(default_tables.scores_of("small", partial)[0]["first"]) == 1  # a seed without all targets
+
+
+def test_many_seeds_are_compared_in_five_blocks(tmp_path):
+    scores = {"default": {seed: float(seed) for seed in range(20)}, "first": {seed: 1.0 for seed in range(20)}}
+    blocks = default_tables.differences(scores, "default", "first")
+    assert blocks == [fmean((seed, seed + 5, seed + 10, seed + 15)) - 1 for seed in range(5)]
+    few = {"default": {0: 3.0, 1: 5.0}, "first": {0: 1.0, 1: 1.0}}
+    assert default_tables.average({"a": scores, "b": few}, "default", "first") == [(6.5 + 2) / 2, (7.5 + 4) / 2]
+    jobs = row_jobs(["proteins"], ["default", "no-search"], tmp_path)
+    assert [sum(job.row == row for job in jobs) for row in ("default", "no-search")] == [20, 5]
+
+
+def test_frozen_rows_have_no_augmentation():
+    assert "augment" in DATASETS["pacs"].row("first")
+    assert "augment" not in DATASETS["pacs"].row("frozen")
