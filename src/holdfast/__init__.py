@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.environment import VERSION as __version__
+
 if TYPE_CHECKING:
     from holdfast.api import Comparison, compare, refit
     from holdfast.auditing.audit import Audit, audit
@@ -46,9 +48,9 @@ _HOME = {  # module -> public names
 
 __all__ = [
     "Adaptation", "Audit", "BadInput", "Comparison", "Dataset", "DomainClassifier", "DomainRegressor", "Graphs",
-    "Pretraining", "Reproduction", "RunRecord", "Spec", "Sweep", "Terms", "adapt", "audit", "auxiliary_loss", "compare",
-    "graft", "grafted_parameters", "launch", "load_data", "load_graft", "plain_state", "pretrain", "refit", "reproduce",
-    "save_graft", "sweep", "tape", "ungraft", "world",
+    "Pretraining", "Reproduction", "RunRecord", "Spec", "Sweep", "Terms", "__version__", "adapt", "audit",
+    "auxiliary_loss", "compare", "graft", "grafted_parameters", "launch", "load_data", "load_graft", "plain_state",
+    "pretrain", "refit", "reproduce", "save_graft", "sweep", "tape", "ungraft", "world",
 ]  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from tests.talks import write_talks
 from tests.tiny import tiny_bert, tiny_vit
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+DOCS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
 DOCS += sorted((ROOT / "docs").rglob("*.md"))
 NAMES = [str(path.relative_to(ROOT)) for path in DOCS]
 COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
@@ -65,7 +65,7 @@ PYTHON = {  # number of Python blocks per document
     "docs/tutorials/graphs.md": 1,
 }
 LINES = {  # number of `holdfast` commands per document
-    "README.md": 23,
+    "README.md": 24,
     "docs/audit.md": 4,
     "docs/adding-an-encoder.md": 2,
     "docs/prompting.md": 2,
@@ -237,8 +237,8 @@ def test_parsing_detects_invalid_options():
 def test_options_commands_and_make_targets_exist():
     parameters = [parameter for command in COMMANDS.values() for parameter in command.params]
     options = {option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)}
-    options |= {"--help", "--no-deps"}  # --no-deps is an option of pip
-    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    options |= {"--help", "--version", "--install-completion", "--no-deps"}  # --no-deps is an option of pip
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     counts = {"option": 0, "command": 0, "target": 0}
     for name in NAMES:
         for text in [*inline(name), *(line for _, block in blocks(name, "bash") for line in block.splitlines())]:
@@ -250,7 +250,7 @@ def test_options_commands_and_make_targets_exist():
             if match := re.match(r"holdfast ([a-z]+)", text):
                 assert match[1] in COMMANDS, (name, text)
                 counts["command"] += 1
-            if match := re.match(r"make ([a-z]+)", text):
+            if match := re.match(r"make ([a-z-]+)", text):
                 assert match[1] in targets, (name, text)
                 counts["target"] += 1
     assert min(counts.values()) >= 10, counts

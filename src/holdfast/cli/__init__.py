@@ -6,19 +6,18 @@ import signal
 import sys
 from functools import partial
 from types import FrameType
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
-from holdfast.cli import adapt, audit, bench, compare, demo, fit, predict, report, reproduce, sweep
-from holdfast.cli.console import fail, may_report, say
+from holdfast.cli import adapt, audit, bench, compare, demo, doctor, fit, predict, report, reproduce, sweep
+from holdfast.cli.console import fail, may_report, say, show
 from holdfast.cli.options import SingleUseCommand
-from holdfast.core import processes
+from holdfast.core import environment, processes
 
 app = typer.Typer(
     name="holdfast",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -33,10 +32,31 @@ for run in (
     command(run.__name__)(run)
 command("list")(report.list_section)
 command("bench")(bench.bench)
+command("doctor")(doctor.doctor)
 
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]  # typer ships its own click since 0.26
 RESUMABLE = ("demo", "compare", "sweep", "fit", "adapt", "pretrain", "reproduce")  # commands that write checkpoints
 DISTRIBUTED = ("fit", "compare")  # commands that torchrun can start
+
+
+def _show_versions(wanted: bool) -> None:
+    if wanted:
+        for name, number in environment.versions().items():
+            show(f"{name} {number}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_show_versions,
+            help="Print the versions of Holdfast, Python, torch and the installed extras.",
+        ),
+    ] = False,
+) -> None:  # fmt: skip
+    pass
 
 
 class _Terminated(BaseException):

@@ -4,13 +4,13 @@ import platform
 import subprocess
 import sys
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from holdfast.core import inputs
+from holdfast.core.environment import VERSION
 from holdfast.nn.macs import try_count_macs
 from holdfast.nn.model import Model
 from holdfast.protocols.plan import Episode
@@ -75,11 +75,7 @@ def code_version() -> tuple[tuple[str, str], ...]:
         commit = subprocess.run(git, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         commit = "unknown"
-    try:
-        release = version("holdfast")
-    except PackageNotFoundError:
-        release = "unknown"  # run from the source tree without an install
-    return (("version", release), ("commit", commit))
+    return (("version", VERSION), ("commit", commit))
 
 
 def machine(device: torch.device) -> dict[str, Any]:
