@@ -12,6 +12,7 @@ import yaml
 
 from holdfast.cli import app
 from holdfast.core.environment import VERSION
+from tests.dist import NEEDED, check_wheel
 from tests.docs.test_blocks import ROOT
 
 INSTRUCTIONS = {"FROM", "ENV", "WORKDIR", "COPY", "RUN", "USER", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
@@ -86,3 +87,15 @@ def test_templates_are_valid():
     assert len(list(folder.glob("ISSUE_TEMPLATE/*.md"))) == 2
     targets = set(re.findall(r"`make ([\w-]+)`", (folder / "PULL_REQUEST_TEMPLATE.md").read_text()))
     assert targets <= set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_wheels_contain_the_package_alone():
+    complete = [f"holdfast/{name}" for name in NEEDED] + ["holdfast-0.1.0.dist-info/METADATA"]
+    assert check_wheel(complete) == []
+    assert check_wheel([*complete, "tests/test_x.py"]) == ["tests/test_x.py"]
+    assert check_wheel([*complete, "holdfast/results/mil.jsonl.gz"]) == ["holdfast/results/mil.jsonl.gz"]
+    assert check_wheel(complete[1:]) == [f"missing: {NEEDED[0]}"]
+    data = PROJECT["tool"]["setuptools"]["package-data"]["holdfast"]
+    files = {p for pattern in data for p in (ROOT / "src" / "holdfast").glob(pattern)}
+    others = {p for p in (ROOT / "src" / "holdfast").rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
+    assert others == files, "files that the wheel would not contain"
