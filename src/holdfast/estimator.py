@@ -44,6 +44,7 @@ from holdfast.models.left_out import CollectedRuns, train_left_out
 from holdfast.models.memory import add_examples, delete_examples, name_stored_examples
 from holdfast.models.outputs import NumberPredictions, predict_numbers
 from holdfast.models.prototypes import check_prototypes
+from holdfast.models.reference import fit_reference
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.models.unlabelled import check_adaptation, correct_class_mix
 from holdfast.protocols.plan import Stage
@@ -191,12 +192,18 @@ class DomainEstimator(BaseEstimator, ABC):
         sample = None
         if self.keep_sample:
             sample = draw_sample(dataset, stage.train, held_out, limit=self.keep_sample, seed=self.seed)
-        columns = self.__dict__.get("feature_names_in_", dataset.columns)
+        named = self.__dict__.get("feature_names_in_", dataset.columns)
+        columns, reference = None if named is None else tuple(map(str, named)), None
+        if calibrate and assembly.method is not None:
+            reference = fit_reference(
+                assembly.method.deployed, assembly.examples, dataset, stage.train, held_out, task=assembly.task,
+                calibration=calibration, schema=assembly.encoder.schema, columns=columns, seed=self.seed,
+            )  # fmt: skip
         model = assembly.deploy()
         name_stored_examples(model.recall, dataset)
         return SavedModel(
-            model, assembly.encoder, dataset.classes, self.record_, calibration,
-            HeldOut.of(dataset, held_out), sample, None if columns is None else tuple(map(str, columns)),
+            model, assembly.encoder, dataset.classes, self.record_, calibration, HeldOut.of(dataset, held_out), sample,
+            columns, reference=reference,
         )  # fmt: skip
 
     def adapt(

@@ -23,6 +23,7 @@ from holdfast.data.splits import TEST, TRAIN, DomainRows, HeldOut, Part, merge_m
 from holdfast.models.calibration import fit_calibration
 from holdfast.models.config import check_model
 from holdfast.models.memory import name_stored_examples
+from holdfast.models.reference import fit_reference
 from holdfast.models.saved import Member, SavedModel, load_model
 from holdfast.models.versions import (
     Ledger,
@@ -251,6 +252,13 @@ def _adapted_model(
             assembly.method.deployed, assembly.examples, (*past.data, *stage.train), (*stage.test, *stage.valid),
             task=assembly.task, seed=spec.seed,
         )  # fmt: skip
+    reference = None
+    if past.data and assembly.method is not None:
+        reference = fit_reference(
+            assembly.method.deployed, assembly.examples, dataset, (*past.data, *stage.train),
+            (*stage.test, *stage.valid), task=assembly.task, calibration=calibration, schema=assembly.encoder.schema,
+            columns=saved.columns, seed=spec.seed,
+        )  # fmt: skip
     train_rows, valid_rows = (
         [Part(part.domain, part.rows - past.count) for part in split] for split in (stage.train, stage.valid)
     )
@@ -261,7 +269,7 @@ def _adapted_model(
     name_stored_examples(model.recall, dataset)
     return SavedModel(
         model, assembly.encoder, saved.classes, record, calibration,
-        held_out.merge(HeldOut.of(new, valid_rows)), sample, saved.columns,
+        held_out.merge(HeldOut.of(new, valid_rows)), sample, saved.columns, reference=reference,
     )  # fmt: skip
 
 

@@ -18,8 +18,8 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.load import load_data
 from holdfast.data.raw import Raw
 from holdfast.data.readers.memory import Source
-from holdfast.models.saved import RECALL, SavedModel, load_model, member_folders, save_recall
-from holdfast.nn.memory.recall import T3A, Recall
+from holdfast.models.saved import RECALL, SavedModel, load_model, member_folders
+from holdfast.nn.memory.recall import T3A, Recall, save_recall
 from holdfast.run.workspace import choose_device
 
 

@@ -165,7 +165,7 @@ def _class_columns(
 def _number_columns(
     answer: NumberPredictions, answered: np.ndarray, chunk: Dataset, result: Prediction
 ) -> dict[str, Any]:
-    truth = _numbers(chunk)
+    truth = target_numbers(chunk)
     scorable = np.isfinite(truth) & answered
     errors = (answer.values - truth)[scorable]
     result.scored += int(scorable.sum())
@@ -175,7 +175,7 @@ def _number_columns(
     return {name: pa.array(each, mask=~answered) for name, each in columns.items() if each is not None}
 
 
-def _numbers(chunk: Dataset) -> np.ndarray:
+def target_numbers(chunk: Dataset) -> np.ndarray:
     """Return the labels of a file to predict as numbers (n,); nan where there is none."""
     if chunk.targets is not None:
         return chunk.targets

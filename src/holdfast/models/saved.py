@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast import catalog
-from holdfast.core.checkpoint import load_tensors, load_tree, save_tensors, save_tree
+from holdfast.core.checkpoint import load_tensors, save_tensors
 from holdfast.core.errors import BadInput, Damaged
 from holdfast.core.files import LOCK_NAME, read_json, write_folder, write_text
 from holdfast.core.limits import ConstructionLimit
@@ -41,13 +41,15 @@ from holdfast.models.config import (
 )
 from holdfast.models.left_out import FILE as LEFT_OUT
 from holdfast.models.left_out import LeftOut
+from holdfast.models.reference import FILE as REFERENCE
+from holdfast.models.reference import Reference
 from holdfast.models.shared import MEMBERS, WEIGHTS, Shared, changes_backbone, member_folder, shared_encoders, together
 from holdfast.models.versions import OWN, current_folder, has_versions
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.small import check_side
 from holdfast.nn.decoding import Responder
 from holdfast.nn.experts.graft import describe_experts
-from holdfast.nn.memory.recall import KINDS, Recall
+from holdfast.nn.memory.recall import load_recall, save_recall
 from holdfast.nn.model import Model
 from holdfast.record import RunRecord, read
 from holdfast.tasks.base import ColumnTask, InferenceTask, Structured, Task
@@ -56,7 +58,7 @@ SETS_OF_CLASSES = ("classify", "ordinal", "multilabel")  # tasks with one output
 WINDOW = 4096  # rows prepared and predicted at a time; the results do not depend on it
 CALIBRATION, HELD_OUT, SAMPLE = "gauge.safetensors", "heldout.json", "sample.safetensors"
 RECALL = "recall.safetensors"  # stored examples that predictions read; it changes without a new version
-MODEL_FILES = (*OWN, CALIBRATION, SAMPLE, RECALL, LEFT_OUT, MEMBERS)  # config.json is the first
+MODEL_FILES = (*OWN, CALIBRATION, SAMPLE, RECALL, LEFT_OUT, REFERENCE, MEMBERS)  # config.json is the first
 INCOMPLETE = (LOCK_NAME, "checkpoints", *MODEL_FILES)  # what an incomplete model folder may contain
 
 
@@ -95,6 +97,7 @@ class SavedModel:
     columns: tuple[str, ...] | None = None  # names of the features of a table
     members: tuple[Member, ...] = ()  # further models, with weights that sum to less than 1
     left_out: LeftOut | None = None  # outputs of runs that left out one domain each
+    reference: Reference | None = None  # statistics of held-out examples, for `watch`
 
     def read_columns(self, columns: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Return the roles to read new data with: those of the user and the model's columns."""
@@ -216,6 +219,12 @@ class SavedModel:
         assert values is not None
         return values[:, : model.width], values[:, model.width :]
 
+    def observed_values(self, raw: Raw, *, device: torch.device | str = "cpu") -> Tensor:
+        """Return outputs, encoder features and read entropies of this network, which `observations` separates."""
+        values = self._map(raw, observer(self.model), device)
+        assert values is not None
+        return values
+
     def predict_columns(self, raw: Raw, *, device: torch.device | str = "cpu") -> dict[str, list[Any]]:
         """Return predictions of tasks other than classification by column, such as tokens and tags."""
         task = self.build_task()
@@ -289,7 +298,8 @@ class SavedModel:
             config |= {"format": EXTENDED_FORMAT, "members": [member.weight for member in self.members]}
             shared_by_member = shared_encoders([saved.model for _, saved in self.all_members])
             for number, member in enumerate(self.members, start=1):
-                member.saved.save(member_folder(folder, number), shared=shared_by_member[number])
+                own = replace(member.saved, reference=None)  # that of the first network is used
+                own.save(member_folder(folder, number), shared=shared_by_member[number])
         if self.model.recall is not None:
             config |= {"format": EXTENDED_FORMAT, "recall": self.model.recall.name}
             save_recall(folder / RECALL, self.model.recall)
@@ -302,6 +312,8 @@ class SavedModel:
             self.calibration.save(folder / CALIBRATION)
         if self.left_out is not None:
             self.left_out.save(folder / LEFT_OUT)
+        if self.reference is not None:
+            self.reference.save(folder / REFERENCE)
         if self.held_out is not None:
             write_text(folder / HELD_OUT, json.dumps(self.held_out.to_json(), indent=1) + "\n")
         if self.sample is not None:
@@ -350,21 +362,6 @@ def _check_finite(values: np.ndarray) -> None:
     if len(wrong):
         fix = "check for extreme values or remove the example"
         raise BadInput(f"example {wrong[0] + 1} of {len(values)} gives NaN or inf in the network: {fix}")
-
-
-def save_recall(path: Path, recall: Recall) -> Path:
-    """Write the stored examples atomically."""
-    return save_tree(path, recall.state())
-
-
-def load_recall(path: Path, model: Model) -> Recall:
-    """Read the stored examples of a network; raise TypeError or KeyError if they are not valid."""
-    tree = load_tree(path)
-    recall = KINDS[tree["kind"]](**tree["settings"])
-    recall.restore(tree)
-    if recall.keys.shape[-1] != model.width:
-        raise TypeError(f"its stored examples have the width {recall.keys.shape[-1]}, its network {model.width}")
-    return recall
 
 
 def member_folders(folder: Path, saved: SavedModel) -> list[Path]:
@@ -426,16 +423,18 @@ def _load(folder: Path, earlier: Sequence[Model] = ()) -> SavedModel:
             raise TypeError(f"its head has {head.outputs} outputs for {len(classes)} classes")
         model.load_state_dict(weights)
         shared.tie(model, earlier)
-        model.recall = load_recall(folder / RECALL, model) if "recall" in config else None
+        model.recall = load_recall(folder / RECALL, width=model.width) if "recall" in config else None
         model.scale = checked_scale(config["scale"]) if spec.get("task") == "regress" else None
         calibration = Calibration.load(folder / CALIBRATION) if (folder / CALIBRATION).exists() else None
         held = HeldOut.from_json(read_json(folder / HELD_OUT)) if (folder / HELD_OUT).exists() else None
         sample = load_sample(folder / SAMPLE) if (folder / SAMPLE).exists() else None
         columns = tuple(config["columns"]) if "columns" in config else None
         left_out = LeftOut.load(folder / LEFT_OUT) if (folder / LEFT_OUT).exists() else None
+        reference = Reference.load(folder / REFERENCE) if (folder / REFERENCE).exists() else None
     except Exception as error:  # an untrusted folder can make any step fail
         if isinstance(error, BadInput) and not isinstance(error, Damaged):
             raise
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadInput(f"{folder} is not a valid model folder ({first}): {AGAIN}") from error
-    return SavedModel(model.eval(), encoder, classes, record, calibration, held, sample, columns, left_out=left_out)
+    about = {"left_out": left_out, "reference": reference}
+    return SavedModel(model.eval(), encoder, classes, record, calibration, held, sample, columns, **about)

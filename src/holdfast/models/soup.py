@@ -23,6 +23,7 @@ from holdfast.core.checkpoint import load_tensors
 from holdfast.core.errors import Damaged
 from holdfast.data.dataset import Dataset
 from holdfast.models.calibration import fit_calibration, nll
+from holdfast.models.reference import fit_reference
 from holdfast.models.saved import SavedModel
 from holdfast.protocols.plan import Episode, rows_of
 from holdfast.record import RunRecord
@@ -136,9 +137,16 @@ def fit_soup(models: Sequence[SavedModel], dataset: Dataset, *, device: torch.de
     if calibration is not None:
         temperatures = [each.temperature for each in known if each is not None]
         calibration = replace(calibration, temperature=float(np.mean(temperatures or [calibration.temperature])))
+    reference = fit_reference(
+        network.model, network.assembly.examples, dataset, stage.train, stage.test or stage.valid,
+        task=network.assembly.task, calibration=calibration, schema=first.encoder.schema, columns=first.columns,
+        seed=specs[chosen[0]].seed,
+    )  # fmt: skip
     about = {"seeds": [spec.seed for spec in specs], "averaged": [specs[i].seed for i in chosen]}
     record = replace(first.record, analysis={**first.record.analysis, "soup": about})
     left_out = first.left_out
     if left_out is not None and specs[0].tune != "frozen":  # the features of the average differ
         left_out = left_out.without_features()
-    return replace(first, model=model.eval(), record=record, calibration=calibration, left_out=left_out)
+    return replace(
+        first, model=model.eval(), record=record, calibration=calibration, left_out=left_out, reference=reference
+    )

@@ -21,7 +21,8 @@ FOLDER = "versions"
 LEDGER = "ledger.json"
 FORMAT = 1
 OWN = ("config.json", "model.safetensors", "preparation", "record.json", "README.md", "heldout.json")
-OPTIONAL = ("gauge.safetensors", "sample.safetensors", "leftout.safetensors", "members")  # not every model has these
+# files that not every model has
+OPTIONAL = ("gauge.safetensors", "sample.safetensors", "leftout.safetensors", "reference.safetensors", "members")
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from holdfast.core.checkpoint import load_tree, save_tree
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.settings import UNLABELLED, UNLABELLED_HELP, setting
 from holdfast.nn.heads import Linear
@@ -253,3 +255,18 @@ class NoRecall:
 
 
 KINDS: dict[str, type[Recall]] = {KNN.name: KNN, T3A.name: T3A}
+
+
+def save_recall(path: Path, recall: Recall) -> Path:
+    """Write the stored examples atomically."""
+    return save_tree(path, recall.state())
+
+
+def load_recall(path: Path, *, width: int) -> Recall:
+    """Read the stored examples of a network; raise TypeError or KeyError if they are not valid."""
+    tree = load_tree(path)
+    recall = KINDS[tree["kind"]](**tree["settings"])
+    recall.restore(tree)
+    if recall.keys.shape[-1] != width:
+        raise TypeError(f"its stored examples have the width {recall.keys.shape[-1]}, its network {width}")
+    return recall
