@@ -1,4 +1,4 @@
-"""Audit of a data set: duplicates, leaks, shift between domains, and advice (n examples, k domains)."""
+"""Audit of a data set: duplicates, leaks, shift between domains and per column, and advice (n examples, k domains)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
@@ -10,6 +10,7 @@ import numpy as np
 
 from holdfast.auditing import commands, shift, tables
 from holdfast.auditing.clean import write_clean
+from holdfast.auditing.columns import ColumnFacts, column_facts
 from holdfast.auditing.compared import Compared, compared_sentence, read_compared
 from holdfast.auditing.duplicates import choose, conflicts, find_duplicates
 from holdfast.auditing.erasure import Erasure, measure_erasure
@@ -18,7 +19,7 @@ from holdfast.auditing.facts import DomainFacts, Example, Leak, domain_facts, dr
 from holdfast.auditing.headroom import ShiftCost, shift_costs
 from holdfast.auditing.near import BITS, CORRELATION, WIDTH
 from holdfast.auditing.shift import Distance, LabelShift
-from holdfast.auditing.verdict import Verdict, advise, conclude, erasure_sentence, headline
+from holdfast.auditing.verdict import Verdict, advise, column_advice, conclude, erasure_sentence, headline
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import Dataset
@@ -28,8 +29,10 @@ from holdfast.report.page import write_audit
 from holdfast.report.terminal import Grid
 from holdfast.run.settings import make_spec
 from holdfast.run.workspace import training_data
+from holdfast.spec import Spec
 
 SAMPLE = 2000  # rows per domain for distances, words and the classifier; ten times that in total
+CELLS = 20_000_000  # of a table with many columns, in the sample of all domains
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Audit:
     distances: list[Distance]
     labels: list[LabelShift]
     words: dict[str, dict[str, float]]
+    columns: list[ColumnFacts]  # of a table
     baseline: list[ShiftCost]
     erasure: Erasure | None  # None for fewer than three domains with labels
     compared: list[Compared]  # scores of an earlier comparison on the same data
@@ -67,30 +71,38 @@ class Audit:
         document["verdict"] |= {"costly": self.verdict.costly, "where": self.verdict.where}
         for key in ("distances", "labels"):
             document[key] = [{**_plain(shift), "real": shift.real} for shift in getattr(self, key)]
+        for entry, facts in zip(document["columns"], self.columns, strict=True):
+            entry["leaks"] = facts.leaks
         return document | {key: (path := getattr(self, key)) and str(path) for key in ("report", "clean")}
 
 
 def audit(
-    data: Source, *, task: str = "classify", near: float = 0.8, out: str | Path | None = None,
+    data: Source, *, task: str | None = None, near: float = 0.8, out: str | Path | None = None,
     clean: str | Path | None = None, columns: Mapping[str, str] | None = None, data_dir: Path | None = None,
     seed: int = 0, runs: str | Path | None = None, tell: Callable[[str], None] | None = None, skip_bad: bool = False,
+    settings: Mapping[str, Any] | None = None,
 ) -> Audit:  # fmt: skip
     """Inspect a data set; `out` is an HTML report to write, `clean` a table without duplicates.
 
     `near` is the similarity, 0.7 to 1, above which two texts are near duplicates; 1 looks for exact duplicates only, of
     images too. The data itself is never changed. `runs` is the folder of a comparison: if it used exactly this data,
     its scores are shown next to those of the linear probe. `tell` receives progress messages. With `skip_bad`,
-    rows of a table with bad cells are left out and counted.
+    rows of a table with bad cells are left out and counted. Without a task, numeric labels with many values are the
+    target of a regression; `settings` are those of the task, such as `task.separator`.
     """
     if not 0.7 <= near <= 1:
         raise BadInput(f"near must be a similarity between 0.7 and 1; got {near}")
+    for key in settings or {}:
+        if not key.startswith("task."):
+            raise BadInput(f"an audit has no setting '{key}': pass settings of the task, such as task.separator")
     if out is not None:
         check_not_input("--out", Path(out), data)
     if clean is not None:
         check_suffix(Path(clean))
         check_not_input("--clean", Path(clean), data)
     say = tell or (lambda sentence: None)
-    dataset = training_data(data, task=task, columns=columns, data_dir=data_dir, skip_bad=skip_bad)
+    dataset = training_data(data, task=task, columns=columns, data_dir=data_dir, skip_bad=skip_bad, settings=settings)
+    task = task or dataset.task or Spec.task
     source, data = data, data if isinstance(data, str | Path) else dataset  # a DataFrame has no name either
     examples = Examples(dataset)
     say(f"searching for duplicates among {len(dataset):,} examples")
@@ -98,13 +110,15 @@ def audit(
     conflict, choice = conflicts(duplicates, targets), choose(duplicates, targets, dataset.split)
     names, counts = shift.label_counts(dataset)
     facts = domain_facts(dataset, duplicates, choice, conflict, names, counts)
-    shifts = shift.label_shifts(dataset.domains, counts)
-    sample = _sample(dataset, choice.kept_rows(), seed)
+    shifts = shift.target_shifts(dataset, counts)
+    sample = _sample(dataset, choice.kept_rows(), seed, examples.columns)
     several = len(sample) > 1
     if several:
         say("measuring distances between domains")
     distances = shift.input_distances(examples, sample, seed=seed) if several else []
     words = shift.shared_words(examples, sample) if several and examples.kind == "text" else {}
+    every = _sample(dataset, np.arange(len(dataset)), seed, examples.columns)  # with duplicates, which hide gaps
+    facts_by_column = column_facts(examples, every)
     if several:
         say("measuring headroom")
     costs = shift_costs(examples, sample) if several else []
@@ -112,24 +126,26 @@ def audit(
     verdict, leaked = conclude(distances, shifts, costs), leaks(dataset, duplicates)
     shown = examples_of(examples, duplicates, conflict)
     sizes = [len(rows) for rows in sample.values()]
-    compared = read_compared(None if runs is None else Path(runs), dataset)
+    compared = read_compared(None if runs is None else Path(runs), dataset) if dataset.targets is None else []
     grids = [tables.headroom_grid(costs, compared, max(sizes))] if costs else []
     grids += [] if erasure is None else [tables.erasure_grid(erasure)]
-    grids += [tables.domain_grid(facts), tables.duplicate_grid(facts, _near_criterion(examples.kind, near))]
+    grids += [tables.column_grid(facts_by_column)] if facts_by_column else []
+    grids += [tables.domain_grid(facts, task), tables.duplicate_grid(facts, _near_criterion(examples.kind, near))]
     grids += [tables.leak_grid(leaked)] if leaked else []
     grids += [tables.example_grid(shown)] if shown else []
     grids += [tables.distance_grid(list(sample), distances)] if distances else []
-    grids += [tables.label_grid(dataset.domains, shifts)] if shifts else []
+    grids += [tables.label_grid(dataset.domains, shifts, task)] if shifts else []
     grids += [tables.word_grid(words, min(sizes))] if words else []
     table = None if clean is None else write_clean(Path(clean), data, dataset, choice.kept_rows())
     target = None
     if table is not None:
-        target = commands.cleaned(table, dataset, len(choice.kept_rows()), task=task, columns=columns)
+        remaining = len(choice.kept_rows())
+        target = commands.cleaned(table, dataset, remaining, task=task, columns=columns, settings=settings)
     target = target or commands.original(source, dataset, columns=columns, data_dir=data_dir, skip_bad=skip_bad)
     advice, command = advise(
-        make_spec(dataset, task=task), examples.kind, verdict, facts, leaked, erasure,
+        make_spec(dataset, task=task, settings=settings), examples.kind, verdict, facts, leaked, erasure,
         clean=None if table is None else str(table), more_domains=dataset.more_domains_hint,
-        command=partial(commands.command, target, task),
+        command=partial(commands.command, target, task, settings), columns=column_advice(facts_by_column),
     )  # fmt: skip
     finding = " ".join([headline(verdict, len(facts), labelled=bool(shifts)), *erasure_sentence(erasure)])
     finding = " ".join([finding, *compared_sentence(costs, compared)])
@@ -140,19 +156,20 @@ def audit(
     return Audit(
         dataset.name, examples.kind, len(dataset), finding, advice, command, facts,
         len(dataset) - len(duplicates.first), leaked, overlaps(dataset, duplicates), shown, distances, shifts, words,
-        costs, erasure, compared, verdict, dropped(choice), grids, dataset.notes, page, table,
+        facts_by_column, costs, erasure, compared, verdict, dropped(choice), grids, dataset.notes, page, table,
     )  # fmt: skip
 
 
-def _sample(dataset: Dataset, clean: np.ndarray, seed: int) -> dict[str, np.ndarray]:
-    """Return rows without duplicates per domain in random order; domains without any are omitted."""
-    count = max(100, min(SAMPLE, 10 * SAMPLE // len(dataset.domains)))
-    rows = {name: clean[dataset.domain[clean] == index] for index, name in enumerate(dataset.domains)}
+def _sample(dataset: Dataset, candidates: np.ndarray, seed: int, columns: int) -> dict[str, np.ndarray]:
+    """Return some of these rows per domain in random order; domains without any are omitted."""
+    total = min(10 * SAMPLE, CELLS // max(1, columns))
+    count = max(100, min(SAMPLE, total // len(dataset.domains)))
+    rows = {name: candidates[dataset.domain[candidates] == index] for index, name in enumerate(dataset.domains)}
     return {
         name: np.random.default_rng(derive(seed, "audit", name)).permutation(selected)[:count]
         for name, selected in rows.items()
         if len(selected)
-    } or {dataset.domains[0]: clean[:0]}
+    } or {dataset.domains[0]: candidates[:0]}
 
 
 def _near_criterion(kind: str, near: float) -> str:
@@ -163,7 +180,7 @@ def _near_criterion(kind: str, near: float) -> str:
         return f"Jaccard similarity of at least {near:g} between their sequences of {WIDTH} characters"
     if kind == "image":
         return f"perceptual hashes within {BITS} of 64 bits and a correlation of at least {CORRELATION:g}"
-    return f"not searched for {kind}s"
+    return f"not searched for {'tables' if kind == 'mixed' else f'{kind}s'}"
 
 
 def _plain(value: Any) -> Any:

@@ -65,7 +65,7 @@ def _built_table(dataset: Dataset, rows: np.ndarray) -> pa.Table:
         columns["id"] = [dataset.ids[row] for row in rows]
     columns |= _inputs(dataset, rows)
     if dataset.y.max(initial=-1) >= 0:
-        columns["label"] = [dataset.classes[y] if y >= 0 else None for y in dataset.y[rows]]
+        columns["label"] = [dataset.label_text(row) if dataset.y[row] >= 0 else None for row in rows]
     columns["domain"] = [dataset.domains[index] for index in dataset.domain[rows]]
     if dataset.split is not None:
         columns["split"] = [SPLITS[index] if index >= 0 else None for index in dataset.split[rows]]

@@ -2,7 +2,7 @@
 
 LEACE (Belrose et al., 2023) is the smallest affine change of features x after which no linear model can predict a
 concept z: x - C (C' S^-1 C)^+ C' S^-1 (x - m), with mean m and covariance S of x, and C = cov(x, z). Here z is the
-source domain. Everything is computed from the moments of each domain (n rows, d width, k domains, c classes).
+source domain. Everything is computed from the moments of each domain (n rows, d width, k domains, c outputs).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from scipy.sparse import issparse, vstack
 
 from holdfast.auditing.examples import Examples
 from holdfast.auditing.headroom import Interval, fold_numbers, labelled_rows, stratified_interval
+from holdfast.auditing.probe import Probe, probe_for
 
 WIDTH = 512  # columns: the most frequent words and pairs of words of texts, else the features themselves
 RIDGES = (0.1, 1.0, 10.0)  # relative to the mean variance; chosen on held-out rows of the sources
@@ -24,12 +25,12 @@ ERASURE_RIDGE = 0.1
 
 @dataclass(frozen=True)
 class DomainErasure:
-    """Accuracy of a linear probe on one domain, trained on the others, without and with erased source domains."""
+    """Score of a linear probe on one domain, trained on the others, without and with erased source domains."""
 
     domain: str
     plain: float
     erased: float
-    folds: tuple[float, ...]  # erased minus plain per fold
+    folds: tuple[float, ...]  # improvement per fold: erased minus plain, or the opposite if lower is better
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Erasure:
 
     domains: tuple[DomainErasure, ...]
     gain: Interval
+    metric: str = "accuracy"
 
     @property
     def helps(self) -> bool:
@@ -63,10 +65,9 @@ class Moments:
         return self + Moments(-other.n, -other.x, -other.xx, -other.y, -other.xy)
 
 
-def moments(x: np.ndarray, y: np.ndarray, classes: int) -> Moments:
-    """Sum features (n, d), their products, and labels (n,) over rows."""
-    one_hot = np.eye(classes, dtype=x.dtype)[y]
-    return Moments(len(x), x.sum(axis=0), x.T @ x, one_hot.sum(axis=0), x.T @ one_hot)
+def moments(x: np.ndarray, targets: np.ndarray) -> Moments:
+    """Sum features (n, d), their products, and targets (n, c) over rows."""
+    return Moments(len(x), x.sum(axis=0), x.T @ x, targets.sum(axis=0), x.T @ targets)
 
 
 def leace(
@@ -92,38 +93,44 @@ def measure_erasure(examples: Examples, rows: Mapping[str, np.ndarray]) -> Erasu
     labelled = labelled_rows(examples, rows)
     if len(labelled) < 3:
         return None
-    y = {name: examples.dataset.y[domain_rows] for name, domain_rows in labelled.items()}
+    probe = probe_for(examples.dataset)
+    y = {name: probe.y[domain_rows] for name, domain_rows in labelled.items()}
     x = _dense({name: examples.phrases(domain_rows) for name, domain_rows in labelled.items()})
     fold = {name: fold_numbers(len(labels), len(y)) for name, labels in y.items()}
-    classes = int(max(labels.max() for labels in y.values())) + 1
     count = max(int(numbers.max()) for numbers in fold.values()) + 1
-    totals = {name: moments(x[name], y[name], classes) for name in y}
-    correct = {name: np.zeros((2, len(labels)), dtype=bool) for name, labels in y.items()}
+    totals = {name: moments(x[name], probe.matrix(y[name])) for name in y}
+    predicted = {name: np.stack([labels, labels]) for name, labels in y.items()}
     for number in range(count):
         held = {name: fold[name] == number for name in y}
-        train = {name: totals[name] - moments(x[name][held[name]], y[name][held[name]], classes) for name in y}
+        train = {name: totals[name] - moments(x[name][at], probe.matrix(y[name][at])) for name, at in held.items()}
         for name in y:
             sources = [other for other in y if other != name]
             valid = [(x[other][held[other]], y[other][held[other]]) for other in sources]
-            probes = _probes([train[other] for other in sources], valid)
-            for which, (centre, weights, bias) in enumerate(probes):
-                scores = (x[name][held[name]] - centre) @ weights + bias
-                correct[name][which, held[name]] = scores.argmax(axis=1) == y[name][held[name]]
-    results = tuple(_domain(name, correct[name], fold[name], count) for name in y)
+            pair = _probes([train[other] for other in sources], valid, probe)
+            for which, (centre, weights, bias) in enumerate(pair):
+                outputs = (x[name][held[name]] - centre) @ weights + bias
+                predicted[name][which, held[name]] = probe.decide(outputs)
+    results = tuple(_domain(name, predicted[name], y[name], fold[name], count, probe) for name in y)
     gain = stratified_interval([result.folds for result in results])
-    return None if gain is None else Erasure(results, gain)
+    return None if gain is None else Erasure(results, gain, probe.metric)
 
 
-def _domain(name: str, correct: np.ndarray, fold: np.ndarray, count: int) -> DomainErasure:
-    gain = correct[1].astype(int) - correct[0]
-    folds = tuple(float(gain[fold == number].mean()) for number in range(count))
-    return DomainErasure(name, float(correct[0].mean()), float(correct[1].mean()), folds)
+def _domain(
+    name: str, predicted: np.ndarray, y: np.ndarray, fold: np.ndarray, count: int, probe: Probe
+) -> DomainErasure:
+    """Score the predictions (2, n) of both probes, in total and per fold."""
+    plain, erased = predicted
+    held = [fold == number for number in range(count)]
+    folds = tuple(probe.gain(probe.score(erased[at], y[at]), probe.score(plain[at], y[at])) for at in held)
+    return DomainErasure(name, probe.score(plain, y), probe.score(erased, y), folds)
 
 
-def _probes(sources: Sequence[Moments], valid: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[tuple[Any, ...]]:
+def _probes(
+    sources: Sequence[Moments], valid: Sequence[tuple[np.ndarray, np.ndarray]], probe: Probe
+) -> list[tuple[Any, ...]]:
     """Return centre (d,), weights (d, c) and bias (c,) of the plain probe and of the probe on erased features.
 
-    Both are ridge regressions of the one-hot labels with one ridge, chosen on the validation rows of the sources.
+    Both are ridge regressions of the targets with one ridge, chosen on the validation rows of the sources.
     """
     total = reduce(Moments.__add__, sources)
     centre, bias = total.x / total.n, total.y / total.n
@@ -138,9 +145,9 @@ def _probes(sources: Sequence[Moments], valid: Sequence[tuple[np.ndarray, np.nda
     for ridge in RIDGES:
         weights = _ridge(erased, aim, ridge)
         pair = (_ridge(covariance, target, ridge), weights - v @ (u.T @ weights))
-        hits = [np.count_nonzero((x @ weights + bias).argmax(axis=1) == y) for weights in pair]
-        probes.append((sum(hits), pair))
-    _, best = max(probes, key=lambda probe: probe[0])
+        scores = [probe.gain(probe.score(probe.decide(x @ weights + bias), y), 0.0) for weights in pair]
+        probes.append((sum(scores), pair))
+    _, best = max(probes, key=lambda each: each[0])
     return [(centre, weights, bias) for weights in best]
 
 

@@ -2,18 +2,23 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from sklearn.feature_extraction.text import HashingVectorizer
 
-from holdfast.auditing.hashing import graph_features, graph_hashes, row_hashes, text_hashes
+from holdfast.auditing.hashing import graph_features, graph_hashes, mixed, row_hashes, text_hashes
 from holdfast.auditing.near import LONGEST, Thumbnails, near_images, near_texts, thumbnails
+from holdfast.auditing.table_features import TableFeatures, described
 from holdfast.core.inputs import Question, Sentence
+from holdfast.core.table import TableRows
 from holdfast.data.dataset import Dataset
 
 WORDS = re.compile(r"\w+")
 CHUNK = 1 << 15
+SIDE = 32  # pixels of the images next to table rows that are compared
+FITTED = 20_000  # rows from which the features of a table are scaled
 SEPARATOR = "\x1f"  # between the two texts of a pair; never occurs in texts
 NARROW, WIDE = 256, 1 << 18  # columns of hashed words for distances and for the classifier
 
@@ -43,15 +48,18 @@ class Examples:
 
     def targets(self) -> np.ndarray:
         """Return codes (n,) that are equal for equal targets: a label, tags or answers; -1 without a target."""
-        if self.dataset.y.max(initial=-1) >= 0 or self.kind != "text":
-            return self.dataset.y
+        dataset = self.dataset
+        if dataset.targets is not None:
+            return np.where(dataset.y < 0, -1, np.unique(dataset.targets, axis=0, return_inverse=True)[1].reshape(-1))
+        if dataset.y.max(initial=-1) >= 0 or self.kind != "text":
+            return dataset.y
         targets = [_target(example) for rows in self._chunks() for example in self.dataset.raw.take(rows)]
         names = {name: code for code, name in enumerate(dict.fromkeys(t for t in targets if t is not None))}
         return np.asarray([-1 if t is None else names[t] for t in targets], dtype=np.int64)
 
     def texts(self, rows: np.ndarray) -> list[str]:
         """Return these texts, long ones truncated."""
-        return [as_text(example)[:LONGEST] for example in self.dataset.raw.take(rows)]
+        return _shortened(self.dataset.raw.take(rows))
 
     def words(self, rows: np.ndarray) -> list[str]:
         """Return all words of these texts in lower case."""
@@ -62,10 +70,25 @@ class Examples:
         if self.images is not None:
             return self.images.colours[rows]
         if self.kind == "text":
-            texts = self.texts(rows)
-            return np.hstack([v.transform(texts).toarray() for v in (_WORDS, _LETTERS)])
+            return _hashed_words(self.texts(rows))
         chunk = self.dataset.raw.take(rows)
+        if isinstance(chunk, TableRows):
+            features = self._table_features(chunk)
+            return np.hstack([features, _hashed_words(_shortened(chunk.companion))]) if has_texts(chunk) else features
         return graph_features(chunk) if self.kind == "graph" else chunk.numpy()
+
+    @cached_property
+    def _table_features(self) -> TableFeatures:
+        n = len(self.dataset)
+        return TableFeatures.fit(self.dataset.raw.take(np.unique(np.linspace(0, n - 1, min(n, FITTED)).astype(int))))
+
+    @property
+    def columns(self) -> int:
+        """Number of columns of a table or of vectors, else 0."""
+        if self.kind not in ("vector", "table", "mixed"):
+            return 0
+        first = self.dataset.raw.take(np.zeros(1, dtype=np.int64))
+        return len(first.schema) if isinstance(first, TableRows) else first.shape[1]
 
     def phrases(self, rows: np.ndarray) -> Any:
         """Return features (n, d) for a linear classifier: sparse words and bigrams of texts, else cheap features."""
@@ -76,6 +99,8 @@ class Examples:
         files = self.dataset.raw.files()
         if files is not None:
             return str(files[row])
+        if self.kind in ("table", "mixed"):
+            return described(self.dataset.raw.take(np.asarray([row])), most)
         if self.kind != "text":
             return ""
         text = " ".join(self.texts(np.asarray([row]))[0].replace(SEPARATOR, " / ").split())
@@ -96,12 +121,30 @@ def input_hashes(dataset: Dataset) -> np.ndarray:
         if kind == "image":  # the bytes of a file
             hashes.append(text_hashes(dataset.raw.digest(row) for row in rows[:, None]))
             continue
-        chunk = dataset.raw.take(rows)
+        chunk = dataset.raw.take(rows, size=SIDE) if kind == "mixed" else dataset.raw.take(rows)
         if kind == "text":
             hashes.append(text_hashes(map(as_text, chunk)))
         else:
             hashes.append(graph_hashes(chunk) if kind == "graph" else row_hashes(chunk.numpy()))
+        if isinstance(chunk, TableRows) and chunk.companion is not None:
+            images = not has_texts(chunk)
+            others = (image.numpy().tobytes().hex() if images else as_text(image) for image in chunk.companion)
+            hashes[-1] = mixed(hashes[-1] ^ mixed(text_hashes(others)))
     return np.concatenate(hashes)
+
+
+def has_texts(rows: TableRows) -> bool:
+    """Whether the rows of a table have a text each."""
+    return isinstance(rows.companion, list)
+
+
+def _shortened(examples: Sequence[Any]) -> list[str]:
+    return [as_text(example)[:LONGEST] for example in examples]
+
+
+def _hashed_words(texts: Sequence[str]) -> np.ndarray:
+    """(n, 2 NARROW) hashed words and sequences of letters."""
+    return np.hstack([v.transform(texts).toarray() for v in (_WORDS, _LETTERS)])
 
 
 def as_text(example: Any) -> str:

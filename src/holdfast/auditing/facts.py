@@ -26,6 +26,7 @@ class DomainFacts:
     near_elsewhere: int  # rows with a near duplicate, but no equal row, in another domain
     conflicts: int  # rows whose input occurs with another target
     kept: int  # rows of a clean table
+    numbers: dict[str, float] | None = None  # statistics of numeric labels
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,20 @@ def domain_facts(
         facts.append(DomainFacts(
             name, len(rows), {split: count for split, count in by_split.items() if count},
             dict(zip(names, counts[index].tolist(), strict=True)), *(int(mask.sum()) for mask in numbers),
-            kept=int((choice.reason[rows] == KEPT).sum()),
+            kept=int((choice.reason[rows] == KEPT).sum()), numbers=_number_facts(dataset, rows),
         ))  # fmt: skip
     return facts
+
+
+def _number_facts(dataset: Dataset, rows: np.ndarray) -> dict[str, float] | None:
+    """Return statistics of the numeric labels of some rows; None for other labels, or without any."""
+    if dataset.targets is None or dataset.targets.ndim == 2:
+        return None
+    values = dataset.targets[rows][np.isfinite(dataset.targets[rows])]
+    if not len(values):
+        return None
+    statistics = {"mean": np.mean, "sd": np.std, "min": np.min, "median": np.median, "max": np.max}
+    return {name: float(function(values)) for name, function in statistics.items()}
 
 
 def leaks(dataset: Dataset, duplicates: Duplicates) -> list[Leak]:
@@ -115,7 +127,7 @@ def examples_of(examples: Examples, duplicates: Duplicates, conflict: np.ndarray
 
 def _example(examples: Examples, what: str, rows: np.ndarray) -> Example:
     dataset = examples.dataset
-    labels = tuple(dict.fromkeys(dataset.classes[y] for y in dataset.y[rows] if y >= 0))
+    labels = tuple(dict.fromkeys(_label(dataset, row) for row in rows.tolist() if dataset.y[row] >= 0))
     domains = tuple(dict.fromkeys(dataset.domains[i] for i in dataset.domain[rows]))
     return Example(what, tuple((rows + 1).tolist()), domains, labels, examples.show(int(rows[0])))
 
@@ -126,3 +138,9 @@ def dropped(choice: Choice) -> list[dict[str, int | str]]:
         {"row": int(row) + 1, "reason": REASONS[choice.reason[row]], "of": int(choice.because[row]) + 1}
         for row in np.flatnonzero(choice.reason != KEPT)
     ]
+
+
+def _label(dataset: Dataset, row: int) -> str:
+    """Return the label of a row as shown to the user; numbers are shortened."""
+    numbers = dataset.targets if dataset.targets is not None and dataset.targets.ndim == 1 else None
+    return dataset.label_text(row) if numbers is None else f"{numbers[row]:g}"

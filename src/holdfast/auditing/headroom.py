@@ -4,19 +4,17 @@ Folds are those of a cross-validation, so every row is scored once (n rows, k do
 """
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse, vstack
+from scipy.sparse import issparse
 from scipy.special import stdtrit
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.svm import LinearSVC
 
 from holdfast.auditing.examples import Examples
+from holdfast.auditing.probe import Probe, probe_for
 from holdfast.auditing.shift import MIN_ROWS
 from holdfast.report.statistics import summarise
 
@@ -27,7 +25,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """Mean over domains of a difference of accuracies, and its 95% interval for these domains."""
+    """Mean over domains of a difference of scores, and its 95% interval for these domains."""
 
     mean: float
     low: float
@@ -41,20 +39,22 @@ class Interval:
 
 @dataclass(frozen=True)
 class ShiftCost:
-    """Accuracy of linear classifiers on the rows of one domain, mean over folds."""
+    """Scores of linear probes on the rows of one domain: accuracy, or the metric of another task."""
 
     domain: str
     inside: float  # trained on the other rows of the domain
     outside: float  # trained on the same number of rows of the other domains
     everything: float  # trained on all rows of the other domains
-    majority: float  # share of the most frequent label
-    error: float  # standard error of inside minus outside, over folds
+    majority: float  # score of the best constant prediction, for classes the share of the most frequent one
+    error: float  # standard error of the headroom, over folds
     scored: int
-    folds: tuple[float, ...] = ()  # inside minus outside per fold
+    folds: tuple[float, ...] = ()  # headroom per fold
+    metric: str = "accuracy"
+    lower: bool = False  # whether lower scores are better, as for the RMSE
 
     @property
     def cost(self) -> float:
-        return self.inside - self.outside
+        return self.outside - self.inside if self.lower else self.inside - self.outside
 
 
 def stratified_interval(values: Sequence[Sequence[float]]) -> Interval | None:
@@ -72,7 +72,7 @@ def stratified_interval(values: Sequence[Sequence[float]]) -> Interval | None:
 
 
 def headroom(costs: Sequence[ShiftCost]) -> Interval | None:
-    """Return in-domain minus held-out accuracy at equal training sizes, averaged over domains."""
+    """Return how much better a probe is inside a domain at equal training sizes, averaged over domains."""
     return stratified_interval([cost.folds for cost in costs])
 
 
@@ -97,29 +97,29 @@ def shift_costs(examples: Examples, rows: Mapping[str, np.ndarray]) -> list[Shif
     if not issparse(next(iter(features.values()))):
         scale = np.concatenate(list(features.values())).std(axis=0) + 1e-6
         features = {name: x / scale for name, x in features.items()}
-    sets = {name: (features[name], examples.dataset.y[labelled[name]]) for name in labelled}
-    return [_cost(name, sets) for name in sets]
+    probe = probe_for(examples.dataset)
+    sets = {name: (features[name], probe.y[labelled[name]]) for name in labelled}
+    return [_cost(name, sets, probe) for name in sets]
 
 
-def _cost(name: str, sets: Mapping[str, tuple[Any, np.ndarray]]) -> ShiftCost:
+def _cost(name: str, sets: Mapping[str, tuple[Any, np.ndarray]], probe: Probe) -> ShiftCost:
     """Score one domain inside and from the others."""
     x, y = sets[name]
     others = [pair for other, pair in sets.items() if other != name]
     fold = fold_numbers(len(y), len(sets))
-    inside, outside = np.zeros(len(y), dtype=bool), np.zeros(len(y), dtype=bool)
+    inside, outside = np.zeros_like(y), np.zeros_like(y)
     for number in range(fold.max() + 1):
         test, train = np.flatnonzero(fold == number), np.flatnonzero(fold != number)
         share = -(-len(train) // len(others))  # rows per other domain, rounded up
         sample = [_rotated(pair, share, number * share) for pair in others]
-        inside[test] = predictions([(x[train], y[train])], x[test]) == y[test]
-        outside[test] = predictions(sample, x[test]) == y[test]
-    everything = predictions(others, x) == y
-    differences = inside.astype(int) - outside
-    folds = tuple(float(differences[fold == number].mean()) for number in range(fold.max() + 1))
-    error, majority = summarise(folds).stderr or 0.0, float(np.bincount(y).max() / len(y))
-    scores = {"inside": inside, "outside": outside, "everything": everything}
-    means = {key: float(correct.mean()) for key, correct in scores.items()}
-    return ShiftCost(domain=name, **means, majority=majority, error=error, scored=len(y), folds=folds)
+        inside[test] = probe.predictions([(x[train], y[train])], x[test])
+        outside[test] = probe.predictions(sample, x[test])
+    held = [fold == number for number in range(fold.max() + 1)]
+    folds = tuple(probe.gain(probe.score(inside[at], y[at]), probe.score(outside[at], y[at])) for at in held)
+    predicted = {"inside": inside, "outside": outside, "everything": probe.predictions(others, x)}
+    scores = {key: probe.score(values, y) for key, values in (predicted | {"majority": probe.constant(y)}).items()}
+    error = summarise(folds).stderr or 0.0
+    return ShiftCost(name, **scores, error=error, scored=len(y), folds=folds, metric=probe.metric, lower=probe.lower)
 
 
 def _rotated(pair: tuple[Any, np.ndarray], count: int, start: int) -> tuple[Any, np.ndarray]:
@@ -127,16 +127,3 @@ def _rotated(pair: tuple[Any, np.ndarray], count: int, start: int) -> tuple[Any,
     x, y = pair
     rows = (start + np.arange(min(count, len(y)))) % len(y)
     return x[rows], y[rows]
-
-
-def predictions(training: Sequence[tuple[Any, np.ndarray]], test: Any) -> np.ndarray:
-    """Train a linear classifier and return its predictions for the test rows."""
-    x = [features for features, _ in training]
-    y = np.concatenate([labels for _, labels in training])
-    if len(np.unique(y)) < 2:
-        return np.full(test.shape[0], y[0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # early stopping is fine here
-        fitted = LinearSVC(C=1.0 if issparse(test) else 0.1, max_iter=200, random_state=0)
-        fitted.fit(vstack(x, format="csr") if issparse(test) else np.concatenate(x), y)
-    return np.asarray(fitted.predict(test))

@@ -6,10 +6,12 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from scipy.special import kolmogorov
 from scipy.stats import chi2_contingency
 
 from holdfast.analysis.domain_distance import a_distance
 from holdfast.auditing.examples import Examples
+from holdfast.auditing.probe import target_groups
 from holdfast.core.inputs import Sentence
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import Dataset
@@ -48,7 +50,7 @@ def input_distances(examples: Examples, rows: Mapping[str, np.ndarray], *, seed:
     repeats, max_rows = (REPEATS, MAX_ROWS) if len(pairs) <= MANY_PAIRS else (1, FEW_ROWS)
     used = {name for pair in pairs for name in pair}
     features = {name: examples.features(domain_rows) for name, domain_rows in rows.items() if name in used}
-    y = examples.dataset.y
+    y = target_groups(examples.dataset)
     distances = []
     for a, b in pairs:
         rng = np.random.default_rng(derive(seed, "matched", a, b))
@@ -86,12 +88,16 @@ def shared_words(examples: Examples, rows: Mapping[str, np.ndarray]) -> dict[str
 
 @dataclass(frozen=True)
 class LabelShift:
-    """Total variation distance between the label distributions of two domains, and its significance."""
+    """Distance between the label distributions of two domains, and its significance.
+
+    The distance is the total variation distance for classes, the largest difference of a label's share for sets of
+    labels, and the Kolmogorov-Smirnov distance for numbers.
+    """
 
     one: str
     other: str
     variation: float  # 0 for equal distributions, 1 if no label is shared
-    p: float  # chi-square test, Holm-corrected over all pairs
+    p: float  # chi-square or Kolmogorov-Smirnov test, Holm-corrected over all pairs
     rows: int  # labels of the smaller domain
 
     @property
@@ -100,7 +106,11 @@ class LabelShift:
 
 
 def label_counts(dataset: Dataset) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return label names and counts (k, c) per domain; entity types for tagged sentences."""
+    """Return label names and counts (k, c) per domain; entity types for tagged sentences, none for numbers."""
+    if dataset.targets is not None:
+        columns = dataset.targets if dataset.targets.ndim == 2 else np.zeros((len(dataset), 0))
+        sums = [columns[dataset.domain == index].sum(axis=0) for index in range(len(dataset.domains))]
+        return dataset.classes, np.stack(sums).astype(np.int64)
     counts = np.zeros((len(dataset.domains), len(dataset.classes)), dtype=np.int64)
     if dataset.y.max(initial=-1) >= 0:
         known = dataset.y >= 0
@@ -116,12 +126,47 @@ def label_counts(dataset: Dataset) -> tuple[tuple[str, ...], np.ndarray]:
     return tuple(dataset.classes[i][2:] for i in entity_starts), counts[:, entity_starts]
 
 
+def target_shifts(dataset: Dataset, counts: np.ndarray) -> list[LabelShift]:
+    """Return the label shift of every two domains, for the targets of any task; `counts` are those of the labels."""
+    if dataset.targets is None:
+        return label_shifts(dataset.domains, counts)
+    by_domain = [dataset.targets[(dataset.domain == index) & (dataset.y >= 0)] for index in range(len(dataset.domains))]
+    pairs = [(a, b) for a, b in combinations(range(len(by_domain)), 2) if len(by_domain[a]) and len(by_domain[b])]
+    compare = set_difference if dataset.targets.ndim == 2 else ks_test
+    results = [compare(by_domain[a], by_domain[b]) for a, b in pairs]
+    ps = holm([p for _, p in results])
+    return [
+        LabelShift(
+            dataset.domains[a], dataset.domains[b], distance, float(p or 0.0), min(len(by_domain[a]), len(by_domain[b]))
+        )
+        for (a, b), (distance, _), p in zip(pairs, results, ps, strict=True)
+    ]  # fmt: skip
+
+
+def ks_test(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+    """Return the Kolmogorov-Smirnov distance of two samples (n,), (m,), and the asymptotic p value of equality."""
+    one, other = np.sort(one), np.sort(other)
+    values = np.concatenate([one, other])
+    shares = [np.searchsorted(side, values, side="right") / len(side) for side in (one, other)]
+    distance = float(np.abs(shares[0] - shares[1]).max())
+    return distance, float(kolmogorov(np.sqrt(len(one) * len(other) / len(values)) * distance))
+
+
+def set_difference(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+    """Return the largest difference of a label's share between rows (n, c), (m, c), and Bonferroni's p value."""
+    counts = np.stack([one.sum(axis=0), other.sum(axis=0)])
+    sizes = np.asarray([[len(one)], [len(other)]])
+    distance = float(np.abs(np.subtract(*(counts / sizes))).max(initial=0.0))
+    ps = [chi_square(np.stack([counts[:, c], sizes[:, 0] - counts[:, c]], axis=1)) for c in range(counts.shape[1])]
+    return distance, min(1.0, len(ps) * min(ps, default=1.0))
+
+
 def label_shifts(domains: tuple[str, ...], counts: np.ndarray) -> list[LabelShift]:
     """Return the label shift of every two domains with labels."""
     filled = [i for i in range(len(domains)) if counts.shape[1] and counts[i].sum()]
     pairs = list(combinations(filled, 2))
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    ps = holm([_p_value(counts[[a, b]]) for a, b in pairs])
+    ps = holm([chi_square(counts[[a, b]]) for a, b in pairs])
     shifts = []
     for (a, b), p in zip(pairs, ps, strict=True):
         assert p is not None
@@ -130,7 +175,7 @@ def label_shifts(domains: tuple[str, ...], counts: np.ndarray) -> list[LabelShif
     return shifts
 
 
-def _p_value(two: np.ndarray) -> float:
+def chi_square(two: np.ndarray) -> float:
     """Return the p value of a chi-square test of counts (2, c)."""
     used = two[:, two.sum(axis=0) > 0]
     result: Any = chi2_contingency(used) if used.shape[1] > 1 else None

@@ -2,35 +2,43 @@
 
 from collections.abc import Sequence
 
+from holdfast.auditing.columns import ColumnFacts, Contrast
 from holdfast.auditing.compared import Compared
 from holdfast.auditing.erasure import Erasure
 from holdfast.auditing.facts import DomainFacts, Example, Leak
 from holdfast.auditing.headroom import FOLDS, ShiftCost
+from holdfast.auditing.probe import MAX_LABELS as PROBED
 from holdfast.auditing.shift import Distance, LabelShift
 from holdfast.report.sections import Cell
 from holdfast.report.terminal import Grid, matrix
 
 MAX_LABELS = 12  # columns; further labels are summed
 MAX_ROWS = 4  # row numbers per example
+MAX_COLUMNS = 20  # columns of the data that are listed
 
 
-def domain_grid(facts: Sequence[DomainFacts]) -> Grid:
+def domain_grid(facts: Sequence[DomainFacts], task: str) -> Grid:
     """Sizes, splits and label distribution per domain."""
     splits = list(dict.fromkeys(split for domain in facts for split in domain.splits))
     names = list(facts[0].labels)
     totals = {name: sum(domain.labels[name] for domain in facts) for name in names}
     common = sorted(names, key=lambda name: -totals[name])[:MAX_LABELS] if len(names) > MAX_LABELS else names
     rest = [name for name in names if name not in common]
+    numbers = next((list(domain.numbers) for domain in facts if domain.numbers), [])
     lines = []
     for domain in facts:
-        total = max(1, sum(domain.labels.values()))
+        total = max(1, domain.examples if task == "multilabel" else sum(domain.labels.values()))
         cells = [_count(domain.examples), *(_count(domain.splits.get(split, 0)) for split in splits)]
         cells += [_share(domain.labels[name] / total) for name in common]
         if rest:
             cells.append(_share(sum(domain.labels[name] for name in rest) / total))
+        cells += [_number((domain.numbers or {}).get(name)) for name in numbers]
         lines.append((domain.domain, cells))
-    columns = ("domain", "rows", *splits, *common, *([f"{len(rest)} more labels"] if rest else []))
-    return Grid("Domains", "Labels in percent." if names else "There are no labels.", columns, lines)
+    columns = ("domain", "rows", *splits, *common, *([f"{len(rest)} more labels"] if rest else []), *numbers)
+    about = "Labels in percent." if names else "Statistics of the label." if numbers else "There are no labels."
+    if task == "multilabel":
+        about = "Percentage of the rows that have a label."
+    return Grid("Domains", about, columns, lines)
 
 
 def duplicate_grid(facts: Sequence[DomainFacts], near: str) -> Grid:
@@ -46,6 +54,37 @@ def duplicate_grid(facts: Sequence[DomainFacts], near: str) -> Grid:
         totals = [sum(getattr(domain, key) for domain in facts) for key in ("examples", *keys)]
         lines.append(("all", [_count(total) for total in totals]))
     return Grid("Duplicates", about, names, lines)
+
+
+def column_grid(columns: Sequence[ColumnFacts]) -> Grid:
+    """Shift, missing values and relation to the label per column, the most suspicious first."""
+
+    def rank(column: ColumnFacts) -> tuple[bool, bool, float]:
+        distances = [each.distance for each in (column.shift, column.drift) if each is not None and each.real]
+        return not column.copy, not column.leaks, -max(distances, default=0.0)
+
+    def contrast(each: Contrast | None) -> list[Cell]:
+        if each is None:
+            return [("", None), ("", None)]
+        return [(f"{each.distance:.2f}{'*' if each.real else ''}", each.distance), (each.domain, None)]
+
+    about = (
+        "Shift: distance of the domain that differs most from the others (Kolmogorov-Smirnov for numbers, total "
+        "variation for categories). Missing: percentage of the rows, then the difference of its share in the domain "
+        "that differs most. * is significant (Kolmogorov-Smirnov or chi-square test, p < 0.01 after Holm's "
+        "correction). Label: percentage of the errors of a constant prediction, or of the variance of a number, that "
+        'this column alone removes on held-out rows; "copy" is the label under another name.'
+    )
+    lines = []
+    for column in sorted(columns, key=rank)[:MAX_COLUMNS]:
+        explained: Cell = ("", None) if column.explained is None else _share(column.explained)
+        label: Cell = ("copy", 1.0) if column.copy else explained
+        cells = [(column.kind, None), *contrast(column.shift), _share(column.missing), *contrast(column.drift), label]
+        lines.append((column.column, cells))
+    if len(columns) > MAX_COLUMNS:
+        about += f" {len(columns) - MAX_COLUMNS:,} more columns are in the JSON output."
+    names = ("column", "kind", "shift", "in", "missing", "drift", "of", "label")
+    return Grid("Columns", about, names, lines)
 
 
 def leak_grid(leaks: Sequence[Leak]) -> Grid:
@@ -79,10 +118,14 @@ def distance_grid(names: Sequence[str], distances: Sequence[Distance]) -> Grid:
     return matrix("Distance of inputs", about, names, _symmetric(values), corner="domain", top=2.0)
 
 
-def label_grid(names: Sequence[str], shifts: Sequence[LabelShift]) -> Grid:
+def label_grid(names: Sequence[str], shifts: Sequence[LabelShift], task: str) -> Grid:
+    what, test = {
+        "regress": ("Kolmogorov-Smirnov distance of the labels", "Kolmogorov-Smirnov"),
+        "multilabel": ("Largest difference of the share of a label", "chi-square"),
+    }.get(task, ("Total variation distance of the label distributions", "chi-square"))
     about = (
-        "Total variation distance of the label distributions: 0 if they are equal, 1 if no label is shared. * is "
-        "significant (chi-square test, p < 0.01 after Holm's correction)."
+        f"{what}: 0 if they are equal, 1 if {'they do not overlap' if task == 'regress' else 'no label is shared'}. * "
+        f"is significant ({test} test, p < 0.01 after Holm's correction)."
     )
     values = {(s.one, s.other): (s.variation, s.real) for s in shifts}
     return matrix("Label shift", about, names, _symmetric(values), corner="domain", top=1.0)
@@ -104,31 +147,36 @@ def word_grid(shares: dict[str, dict[str, float]], texts: int) -> Grid:
 
 
 def headroom_grid(costs: Sequence[ShiftCost], compared: Sequence[Compared], rows: int) -> Grid:
-    """Accuracy of a linear probe inside and outside each domain."""
+    """Score of a linear probe inside and outside each domain."""
+    metric = costs[0].metric
+    gap, constant, meaning = {
+        "rmse": ("others minus inside", "constant", "constant predicts the mean of the domain"),
+        "micro_f1": ("inside minus others", "constant", "constant predicts the labels that most rows have"),
+    }.get(metric, ("inside minus others", "majority", "majority predicts the most frequent label"))
     about = (
-        f"Accuracy in percent of a linear classifier by {FOLDS}-fold cross-validation, up to {rows:,} rows per domain "
+        f"{_measured(metric)} by {FOLDS}-fold cross-validation, up to {rows:,} rows per domain "
         "without duplicates: trained on the rest of the domain (inside), on the same number of rows of the other "
-        "domains (others), and on all their rows (all others). Headroom is inside minus others ± its standard error "
-        "over folds; majority predicts the most frequent label."
+        f"domains (others), and on all their rows (all others). Headroom is {gap} ± its standard error "
+        f"over folds; {meaning}."
     )
     if compared:
         about += " Columns of compare: its test accuracy on all rows of the domain."
     lines = []
     for cost in costs:
-        gap: Cell = (f"{100 * cost.cost:.1f} ± {100 * cost.error:.1f}", cost.cost)
+        room: Cell = (f"{100 * cost.cost:.1f} ± {100 * cost.error:.1f}", cost.cost)
         inside, outside, everything, majority = map(_share, (cost.inside, cost.outside, cost.everything, cost.majority))
         scores = [each.scores.get(cost.domain) for each in compared]
         others: list[Cell] = [("", None) if score is None else _share(score) for score in scores]
-        lines.append((cost.domain, [inside, outside, gap, everything, *others, majority, _count(cost.scored)]))
+        lines.append((cost.domain, [inside, outside, room, everything, *others, majority, _count(cost.scored)]))
     beside = (f"compare: {each.label}" for each in compared)
-    names = ("domain", "inside", "others", "headroom", "all others", *beside, "majority", "scored")
+    names = ("domain", "inside", "others", "headroom", "all others", *beside, constant, "scored")
     return Grid("Headroom", about, names, lines)
 
 
 def erasure_grid(erasure: Erasure) -> Grid:
-    """Accuracy of a linear probe with and without erased domain information."""
+    """Score of a linear probe with and without erased domain information."""
     about = (
-        "Accuracy in percent of a ridge classifier on the most frequent words, or on the features, trained on the "
+        f"{_measured(erasure.metric, model='ridge')} on the most frequent words, or on the features, trained on the "
         "other domains: unchanged, and after an erasure fitted on them, after which no linear model can tell them "
         "apart (LEACE, Belrose et al., 2023)."
     )
@@ -137,6 +185,19 @@ def erasure_grid(erasure: Erasure) -> Grid:
         change: Cell = (f"{100 * (domain.erased - domain.plain):+.1f}", domain.erased - domain.plain)
         lines.append((domain.domain, [_share(domain.plain), _share(domain.erased), change]))
     return Grid("Erasing domain information", about, ("domain", "unchanged", "erased", "change"), lines)
+
+
+def _measured(metric: str, model: str = "linear") -> str:
+    """Describe the score of a probe."""
+    if metric == "rmse":
+        return "RMSE of a ridge regression in percent of the standard deviation of the label"
+    if metric == "micro_f1":
+        return f"Micro-averaged F1 in percent of a {model} classifier per label (at most {PROBED} labels)"
+    return f"Accuracy in percent of a {model} classifier"
+
+
+def _number(value: float | None) -> Cell:
+    return ("", None) if value is None else (f"{value:.4g}", value)
 
 
 def _count(number: int) -> Cell:

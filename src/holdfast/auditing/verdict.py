@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from holdfast.auditing.columns import ColumnFacts
 from holdfast.auditing.erasure import Erasure
 from holdfast.auditing.facts import DomainFacts, Leak
 from holdfast.auditing.headroom import ShiftCost, headroom
@@ -28,8 +29,14 @@ METRIC = "macro_f1"  # for imbalanced labels
 TARGETS = {"tag": "row of tags", "span": "answer"}
 ALIGNMENT = ("coral", "mmd", "dann", "cdann", "pda")  # methods whose aim is invariance of the features
 UNCLEAR = 0.03  # an interval from zero to more than this decides nothing
+UNITS = {  # of the headroom, and the score of the probe
+    "accuracy": ("points of accuracy", "a linear probe scores"),
+    "micro_f1": ("points of micro-averaged F1", "a linear probe scores"),
+    "rmse": ("percent of the standard deviation of the label", "in these units the RMSE of a linear probe is"),
+}
 WORTH = 0.01  # smallest headroom that is worth fighting
-MAX_NAMES = 5  # domains or labels listed in a sentence
+MAX_NAMES = 5  # domains, labels or columns listed in a sentence
+NOTABLE = 0.1  # smallest distance of a column between domains that a sentence mentions
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class Verdict:
     high: float | None = None
     inside: float | None = None  # accuracy inside a domain
     outside: float | None = None  # accuracy on an unseen domain, from the same number of rows
+    metric: str = "accuracy"  # or rmse in standard deviations, or micro_f1
 
     @property
     def costly(self) -> bool:
@@ -69,7 +77,7 @@ def conclude(distances: Sequence[Distance], shifts: Sequence[LabelShift], costs:
     if room is None:
         return Verdict(inputs, labels, None, None)
     inside, outside = (fmean(getattr(cost, name) for cost in costs) for name in ("inside", "outside"))
-    return Verdict(inputs, labels, room.mean, room.stderr, room.low, room.high, inside, outside)
+    return Verdict(inputs, labels, room.mean, room.stderr, room.low, room.high, inside, outside, costs[0].metric)
 
 
 def _level(values: Sequence[float], bounds: Sequence[float]) -> int:
@@ -104,8 +112,9 @@ def headroom_sentence(verdict: Verdict) -> list[str]:
         conclusion = "more rows are needed to show whether there is a shift worth fighting"
     else:
         conclusion = "there is no shift worth fighting: better features or more rows will help more than another method"
+    unit, probe = UNITS[verdict.metric]
     return [
-        f"Headroom is {cost:.1f} points of accuracy (95% interval {low:.1f} to {high:.1f}): a linear probe scores "
+        f"Headroom is {cost:.1f} {unit} (95% interval {low:.1f} to {high:.1f}): {probe} "
         f"{inside:.1f} if it is trained inside a domain and {outside:.1f} if it is trained on the same number of rows "
         f"of other domains, so {conclusion}."
     ]
@@ -116,9 +125,14 @@ def erasure_sentence(erasure: Erasure | None) -> list[str]:
     if erasure is None:
         return []
     gain = erasure.gain
+    score, unit, change = {
+        "rmse": ("RMSE", UNITS["rmse"][0], (-gain.mean, -gain.high, -gain.low)),
+        "micro_f1": ("micro-averaged F1", "points", (gain.mean, gain.low, gain.high)),
+    }.get(erasure.metric, ("accuracy", "points", (gain.mean, gain.low, gain.high)))
+    mean, low, high = (f"{100 * value:+.1f}" for value in change)
     effect = (
-        f"Erasing domain information (LEACE) changes the accuracy of a linear probe on an unseen domain by "
-        f"{100 * gain.mean:+.1f} points (95% interval {100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+        f"Erasing domain information (LEACE) changes the {score} of a linear probe on an unseen domain by "
+        f"{mean} {unit} (95% interval {low} to {high})"
     )
     if erasure.helps:
         return [f"{effect}: it brings unseen domains closer, so methods that make features invariant are worth trying."]
@@ -131,13 +145,15 @@ def erasure_sentence(erasure: Erasure | None) -> list[str]:
 def advise(
     spec: Spec, kind: str, verdict: Verdict, facts: Sequence[DomainFacts], leaks: Sequence[Leak],
     erasure: Erasure | None, *, clean: str | None, more_domains: str, command: Callable[[list[str], str | None], str],
+    columns: Sequence[str] = (),
 ) -> tuple[list[str], str | None]:  # fmt: skip
     """Return what to clean, by the share of rows it concerns, then what to try; and the recommended command.
 
     `clean` is the file of the clean table if it was written, `more_domains` how to add domains. `command` returns the
-    command for methods and a metric, or raises `BadInput` if it would fail.
+    command for methods and a metric, or raises `BadInput` if it would fail. `columns` is the advice on columns.
     """
-    advice = [*_cleaning(spec.task, kind, facts, leaks, clean), *_labels(spec.task, facts), *_unmeasured(facts)]
+    advice = [*columns, *_cleaning(spec.task, kind, facts, leaks, clean), *_labels(spec.task, facts)]
+    advice += _unmeasured(facts)
     if len(facts) < 2:
         return [*advice, f"To measure a shift, {more_domains}."], None
     names = trials(spec, kind, verdict.where, len(facts))
@@ -183,7 +199,7 @@ def _cleaning(
         return [*advice, "There are no duplicates: nothing has to be cleaned."]
     place = "--clean FILE writes it" if clean is None else f"it is in {clean}"
     advice.append(f"A table without duplicates has {remaining:,} of {rows:,} rows: {place}.")
-    if kind in ("vector", "graph") and remaining < 0.8 * rows:
+    if kind in ("vector", "table", "graph") and remaining < 0.8 * rows:
         advice.append("Small graphs, and few or coarse numbers, can be equal by chance: keep such rows.")
     return advice
 
@@ -191,6 +207,38 @@ def _cleaning(
 def _of(count: int, rows: int) -> str:
     share = count / rows
     return f"{count:,} of {rows:,} rows" + (f" ({share:.0%})" if share >= 0.01 else "")
+
+
+def column_advice(columns: Sequence[ColumnFacts]) -> list[str]:
+    """Return what is suspicious about single columns: leakage of the label, then drift of values and missing ones."""
+    advice = []
+    copies = [column.column for column in columns if column.copy]
+    if copies:
+        which = "is the label under another name" if len(copies) == 1 else "are the label under other names"
+        fix = f"leave {'it' if len(copies) == 1 else 'them'} out with --column ignore={','.join(copies[:MAX_NAMES])}"
+        advice.append(f"{_names(copies)} {which}: {fix}.")
+    leaking = [column for column in columns if column.leaks and not column.copy]
+    for column in sorted(leaking, key=lambda each: -(each.explained or 0.0))[:MAX_NAMES]:
+        fix = f"check that it is known before the label, or leave it out with --column ignore={column.column}"
+        advice.append(f"'{column.column}' alone explains {column.explained or 0.0:.0%} of the label: {fix}.")
+    shifted = [(c.column, c.shift) for c in columns if c.shift and c.shift.real and c.shift.distance >= NOTABLE]
+    if shifted:
+        shifted.sort(key=lambda pair: -pair[1].distance)
+        listing = [f"'{name}' ({shift.distance:.2f} in {shift.domain})" for name, shift in shifted[:MAX_NAMES]]
+        more = f" and {len(shifted) - MAX_NAMES} more" if len(shifted) > MAX_NAMES else ""
+        advice.append(f"Columns with the largest shift of a domain from the others: {', '.join(listing)}{more}.")
+    drifting = [(c.column, c.drift) for c in columns if c.drift and c.drift.real and c.drift.distance >= NOTABLE]
+    for name, drift in sorted(drifting, key=lambda pair: -pair[1].distance)[:MAX_NAMES]:
+        shares = (
+            f"{drift.inside or 0.0:.0%} of the rows of {drift.domain} and in {drift.outside or 0.0:.0%} of the others"
+        )
+        advice.append(f"'{name}' is missing in {shares}: a model may use the gap to recognise the domain.")
+    return advice
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(map(repr, names[:MAX_NAMES])) + more
 
 
 def _labels(task: str, facts: Sequence[DomainFacts]) -> list[str]:

@@ -26,11 +26,12 @@ def audit(
         Path, typer.Option(help="Folder of a comparison; if it used this data, its scores are shown as well.")
     ] = Path("runs/compare"),
     column: options.Column = None,
+    settings: options.Set = None,
     skip_bad: options.SkipBad = False,
     data_dir: options.DataDir = None,
     json: options.Json = False,
 ) -> None:
-    """Inspect data before training: headroom, duplicates, leaks between splits, labels, distances, advice.
+    """Inspect data before training: headroom, duplicates, leaks, labels, shift of inputs and columns, advice.
 
     Only fast linear classifiers are trained, within each domain and on all other domains. The findings come first,
     then their tables.
@@ -44,13 +45,16 @@ def audit(
     - `holdfast audit images/ --json`
 
     - `holdfast audit names/ --task tag`
+
+    - `holdfast audit prices.csv --task regress`
     """
     from holdfast.auditing.audit import audit as run
     from holdfast.report.terminal import rich_grid
+    from holdfast.run.settings import parse_settings
 
     result = run(
-        data, task=task or "classify", near=near, out=out, clean=clean, runs=runs, columns=options.pairs(column),
-        data_dir=data_dir, tell=None if json else say, skip_bad=skip_bad,
+        data, task=task, near=near, out=out, clean=clean, runs=runs, columns=options.pairs(column),
+        data_dir=data_dir, tell=None if json else say, skip_bad=skip_bad, settings=parse_settings(settings or ()),
     )  # fmt: skip
     if json:
         print_json(result.json())

@@ -24,6 +24,7 @@ from holdfast.core.files import cache_folder
 from holdfast.core.store import Store
 from holdfast.data.batches import Examples, prepare
 from holdfast.data.cache import cached_features, uncached_rows
+from holdfast.data.copies import copies_note
 from holdfast.data.dataset import Dataset
 from holdfast.data.load import load_data
 from holdfast.data.readers.columns import listed
@@ -269,6 +270,8 @@ def training_data(
     dataset = with_empty_labels(dataset) if empty_labels != EMPTY_LABELS[0] else dataset
     dataset = dataset.checked(labels=bool(target.predicts))
     dataset = dataset if examples is None else dataset.limited(examples)
+    if note := copies_note(dataset):
+        dataset = dataset.with_notes(note)
     if unlabelled is None:
         return dataset
     inputs = {role: name for role, name in (columns or {}).items() if role not in ("label", "split")}

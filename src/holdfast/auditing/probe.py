@@ -1,0 +1,178 @@
+"""Linear probes of an audit: how a fast linear model is fitted and scored, per kind of target.
+
+Shapes: n rows, d width, c classes or labels.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.sparse import issparse, vstack
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import Ridge
+from sklearn.svm import LinearSVC
+
+from holdfast.data.dataset import Dataset
+
+MAX_LABELS = 12  # most frequent labels of a multi-label task that a probe predicts
+BINS = 10  # of numbers, where samples with equal targets are needed
+RIDGE = 1.0
+Training = Sequence[tuple[Any, np.ndarray]]  # features and targets per domain
+
+
+class Probe(ABC):
+    """A linear model for one kind of target; `y` holds the targets of all rows as it takes them."""
+
+    metric: ClassVar[str] = "accuracy"  # key in the JSON output
+    lower: ClassVar[bool] = False  # whether lower is better
+
+    def __init__(self, y: np.ndarray) -> None:
+        self.y = y
+
+    @abstractmethod
+    def predictions(self, training: Training, test: Any) -> np.ndarray:
+        """Fit the model and return its predictions for the test rows."""
+
+    @abstractmethod
+    def constant(self, y: np.ndarray) -> np.ndarray:
+        """Return the best predictions for these targets that do not depend on the input."""
+
+    @abstractmethod
+    def score(self, predicted: np.ndarray, y: np.ndarray) -> float: ...
+
+    @abstractmethod
+    def matrix(self, y: np.ndarray) -> np.ndarray:
+        """(n, c) targets of a ridge regression."""
+
+    @abstractmethod
+    def decide(self, outputs: np.ndarray) -> np.ndarray:
+        """Return predictions for the outputs (n, c) of a ridge regression."""
+
+    def gain(self, better: float, worse: float) -> float:
+        """Return how much better the first score is than the second."""
+        return worse - better if self.lower else better - worse
+
+
+class ClassProbe(Probe):
+    """Classes or levels: accuracy of a linear support vector machine."""
+
+    def __init__(self, y: np.ndarray) -> None:
+        super().__init__(y)
+        self.classes = int(y.max(initial=-1)) + 1
+
+    def predictions(self, training: Training, test: Any) -> np.ndarray:
+        return _classified(training, test)
+
+    def constant(self, y: np.ndarray) -> np.ndarray:
+        return np.full(len(y), np.bincount(y).argmax())
+
+    def score(self, predicted: np.ndarray, y: np.ndarray) -> float:
+        return float((predicted == y).mean())
+
+    def matrix(self, y: np.ndarray) -> np.ndarray:
+        return np.eye(self.classes)[y]
+
+    def decide(self, outputs: np.ndarray) -> np.ndarray:
+        return outputs.argmax(axis=1)
+
+
+class NumberProbe(Probe):
+    """Numbers, standardised over all rows: RMSE of a ridge regression, in standard deviations.
+
+    Predictions lie at most one range of the targets outside of it, so that an extreme input does not decide a score.
+    """
+
+    metric, lower = "rmse", True
+
+    def __init__(self, targets: np.ndarray) -> None:
+        known = targets[np.isfinite(targets)]
+        spread = float(known.std()) if len(known) else 0.0
+        super().__init__((targets - (known.mean() if len(known) else 0.0)) / (spread if spread > 0 else 1.0))
+
+    def predictions(self, training: Training, test: Any) -> np.ndarray:
+        x, y = _stacked(training)
+        fitted = Ridge(RIDGE, solver="sparse_cg" if issparse(x) else "auto").fit(x, y)
+        return _bounded(np.asarray(fitted.predict(test)), y)
+
+    def constant(self, y: np.ndarray) -> np.ndarray:
+        return np.full(len(y), y.mean())
+
+    def score(self, predicted: np.ndarray, y: np.ndarray) -> float:
+        return float(np.sqrt(((predicted - y) ** 2).mean()))
+
+    def matrix(self, y: np.ndarray) -> np.ndarray:
+        return y[:, None]
+
+    def decide(self, outputs: np.ndarray) -> np.ndarray:
+        return _bounded(outputs[:, 0], self.y[np.isfinite(self.y)])
+
+
+class LabelProbe(Probe):
+    """Sets of labels, at most the `MAX_LABELS` most frequent ones: micro-averaged F1 of one classifier per label."""
+
+    metric = "micro_f1"
+
+    def __init__(self, targets: np.ndarray) -> None:
+        order = np.sort(np.argsort(-targets.sum(axis=0), kind="stable")[:MAX_LABELS])
+        super().__init__(targets[:, order].astype(np.int64))
+
+    def predictions(self, training: Training, test: Any) -> np.ndarray:
+        columns = range(self.y.shape[1])
+        return np.stack([_classified([(x, y[:, c]) for x, y in training], test) for c in columns], axis=1)
+
+    def constant(self, y: np.ndarray) -> np.ndarray:
+        return np.tile(y.mean(axis=0) >= 0.5, (len(y), 1))
+
+    def score(self, predicted: np.ndarray, y: np.ndarray) -> float:
+        positive = int(predicted.sum() + y.sum())
+        return float(2 * np.logical_and(predicted, y).sum() / positive) if positive else 1.0
+
+    def matrix(self, y: np.ndarray) -> np.ndarray:
+        return y.astype(np.float64)
+
+    def decide(self, outputs: np.ndarray) -> np.ndarray:
+        return outputs >= 0.5
+
+
+def probe_for(dataset: Dataset) -> Probe:
+    """Return the probe for the targets of a data set."""
+    if dataset.targets is None:
+        return ClassProbe(dataset.y)
+    return NumberProbe(dataset.targets) if dataset.targets.ndim == 1 else LabelProbe(dataset.targets)
+
+
+def target_groups(dataset: Dataset) -> np.ndarray:
+    """Return codes (n,) of rows with equal classes or sets of labels, or with numbers in one of `BINS`; -1 for none."""
+    if dataset.targets is None:
+        return dataset.y
+    if dataset.targets.ndim == 2:
+        return np.unique(dataset.targets, axis=0, return_inverse=True)[1].reshape(-1)
+    known = np.isfinite(dataset.targets)
+    edges = np.unique(np.quantile(dataset.targets[known], np.linspace(0, 1, BINS + 1)[1:-1])) if known.any() else ()
+    return np.where(known, np.searchsorted(edges, dataset.targets, side="right"), -1)
+
+
+def _bounded(predicted: np.ndarray, y: np.ndarray) -> np.ndarray:
+    span = np.ptp(y)
+    return predicted.clip(y.min() - span, y.max() + span)
+
+
+def _stacked(training: Training) -> tuple[Any, np.ndarray]:
+    x, y = [features for features, _ in training], np.concatenate([targets for _, targets in training])
+    return vstack(x, format="csr") if issparse(x[0]) else np.concatenate(x), y
+
+
+def _classified(training: Training, test: Any) -> np.ndarray:
+    """Fit a linear support vector machine on codes (n,) and return the predicted codes of the test rows."""
+    x, y = _stacked(training)
+    if len(np.unique(y)) < 2:
+        return np.full(test.shape[0], y[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # early stopping is fine here
+        warnings.filterwarnings("ignore", message="The number of unique classes is greater than 50%")
+        fitted = LinearSVC(C=1.0 if issparse(test) else 0.1, max_iter=200, random_state=0).fit(x, y)
+    return np.asarray(fitted.predict(test))
