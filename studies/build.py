@@ -11,12 +11,26 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from studies import audit, benchmarks, gmap, gmoe, hma, index, methods, mil, modules, pmb, primary_tables
+from studies import (
+    audit,
+    benchmarks,
+    default_tables,
+    gmap,
+    gmoe,
+    hma,
+    index,
+    methods,
+    mil,
+    modules,
+    pmb,
+    primary_tables,
+)
 
 DOCS = Path(__file__).parents[1] / "docs"
 TABLES: dict[str, Mapping[str, Callable[[], list[str]]]] = {
     "studies/index": index.TABLES,
     "studies/primary": primary_tables.TABLES,
+    "studies/default": default_tables.TABLES,
     "studies/mil": mil.TABLES,
     "studies/pmb": pmb.TABLES,
     "studies/hma": hma.TABLES,

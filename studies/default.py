@@ -51,6 +51,7 @@ ROWS: Mapping[str, Settings] = {
     "no-average": {"average": "none"},
     "no-decay": {"schedule": "constant", "warmup": 0.0},
     "300-steps": {"steps": 300, "every": 25, "patience": 0},
+    "128-tokens": {"encoder.length": FIRST_LENGTH},
     "memory": {"method": "memory+erm"},
     "knn": {"predict": "knn"},
 }
@@ -76,6 +77,10 @@ class Setting:
     @property
     def first_rate(self) -> float:
         return 5e-5 if self.pretrained else SCRATCH_RATE
+
+    def has(self, row: str) -> bool:
+        """Whether a row differs from the others on this data set."""
+        return {"frozen": self.pretrained, "128-tokens": self.text}.get(row, True)
 
     def row(self, name: str, rate: float | None = None) -> dict[str, Any]:
         """Return the settings of a row, and its rate if it has a fixed one."""
@@ -252,7 +257,7 @@ def row_jobs(names: Sequence[str], rows: Sequence[str], out: Path) -> list[Job]:
         for seed in range(max(DATASETS[name].seeds for name in names))
         for name in names
         for row in rows
-        if (row != "frozen" or DATASETS[name].pretrained) and seed < (DATASETS[name].seeds if row in MAIN else SEEDS)
+        if DATASETS[name].has(row) and seed < (DATASETS[name].seeds if row in MAIN else SEEDS)
     ]
 
 

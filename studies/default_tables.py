@@ -24,7 +24,9 @@ AGAINST = {
     "first": "first version, tuned", "frozen": "first version, frozen", "searched": "searched rate",
     SIMPLE: "best simple baseline",
 }  # fmt: skip
-ABLATIONS = ("no-average", "no-decay", "300-steps")
+ABLATIONS = {
+    "no-average": "average", "no-decay": "decay", "300-steps": "more steps", "128-tokens": "length of texts",
+}  # fmt: skip
 SINGLE = (NETWORK, "memory", "knn")
 Scores = dict[str, dict[int, float]]  # row -> seed -> score
 
@@ -127,13 +129,13 @@ def average_table(records: Mapping[str, Mapping[str, Sequence[RunRecord]]]) -> l
 
 def ablation_table(records: Mapping[str, Mapping[str, Sequence[RunRecord]]]) -> list[str]:
     """Return one line per data set: what the network loses without an ingredient."""
-    names = {"network": "search of the rate", "no-average": "average", "no-decay": "decay", "300-steps": "more steps"}
-    lines = header("data", "seeds", "network, default rate", *(f"gain by {name}" for name in names.values()))
+    names = ("stack", "search of the rate", *ABLATIONS.values())
+    lines = header("data", "seeds", "network, default rate", *(f"gain by {name}" for name in names))
     for name, rows in records.items():
         scores, _ = scores_of(name, rows)
         if "no-search" not in scores:
             continue
-        gains = [differences(scores, NETWORK, "no-search")]
+        gains = [differences(scores, DEFAULT, NETWORK), differences(scores, NETWORK, "no-search")]
         gains += [differences(scores, "no-search", row) for row in ABLATIONS]
         cells = [DATASETS[name].title, str(len(scores["no-search"])), f"{fmean(scores['no-search'].values()):.1f}"]
         lines.append(f"| {' | '.join([*cells, *(gap(each) if each else '-' for each in gains)])} |")
