@@ -165,6 +165,9 @@ def compare(
     )
     if combinations:
         records += parallel.from_first(partial(_combined, records, workspace))
+    decision = rates.with_final_rate(decide(records, jobs[0].spec.metric))
+    if decision is not None:
+        records = parallel.from_first(partial(_with_coverage, records, decision, workspace))
     metric, report = jobs[0].spec.metric, Path(out) / "report.html"
     unmatched = unmatched_note(dataset.raw, dataset.ids) if "expert-parts" in analyses else ""
     remarks = [
@@ -179,7 +182,6 @@ def compare(
         source += ["--empty-labels", empty_labels] if source and empty_labels != "error" else []
         source += ["--skip-bad"] if source and skip_bad else []
         write_report(records, report, title=f"Holdfast: {dataset.name}", metric=metric, notes=notes, source=source)
-    decision = rates.with_final_rate(decide(records, metric))
     same, choices = workspace.identical, tuple(rates.choices)
     return Comparison(records, metric, report, dataset, decision, notes, schedule, same, choices)
 
@@ -232,6 +234,21 @@ def _combined(records: list[RunRecord], workspace: Workspace) -> list[RunRecord]
     for record in combined:
         record.save(workspace.out / "records")
     return combined
+
+
+def _with_coverage(records: list[RunRecord], decision: Decision, workspace: Workspace) -> list[RunRecord]:
+    """Add the coverage of prediction sets on left-out domains to the records of the choice, and save these."""
+    from holdfast.models.conformal import with_coverage
+    from holdfast.models.left_out import collect
+
+    assert workspace.out is not None
+    chosen = grouped(records)[decision.label]
+    runs = collect(chosen, {record.id: record for record in records}, workspace)
+    measured = {} if runs is None else {r.id: r for r in with_coverage(chosen, runs.sample(None))}
+    for record in records:
+        if record.id in measured and measured[record.id].stages != record.stages:
+            measured[record.id].save(workspace.out / "records")
+    return [measured.get(record.id, record) for record in records]
 
 
 def _repeated_note(dataset: Dataset, source: Sequence[str]) -> str:

@@ -40,9 +40,10 @@ from holdfast.data.sample import check_sample, draw_sample
 from holdfast.data.splits import HeldOut
 from holdfast.models.adapt import Terms, adapt_model, continue_training
 from holdfast.models.calibration import fit_calibration
+from holdfast.models.conformal import Calibrated, calibrate, check_sets, coordinates, predict_sets
 from holdfast.models.left_out import CollectedRuns, train_left_out
 from holdfast.models.memory import add_examples, delete_examples, name_stored_examples
-from holdfast.models.outputs import NumberPredictions, predict_numbers
+from holdfast.models.outputs import predict_numbers
 from holdfast.models.prototypes import check_prototypes
 from holdfast.models.reference import fit_reference
 from holdfast.models.saved import SavedModel, load_model
@@ -60,6 +61,10 @@ from holdfast.spec import Spec
 
 class NotFitted(BadInput, NotFittedError):
     """An estimator was used before it was fitted."""
+
+
+def _names(domains: Sequence[Any] | None) -> list[str] | None:
+    return None if domains is None else [str(name) for name in domains]
 
 
 def _left_out_folder(folder: Path) -> Path:
@@ -236,6 +241,14 @@ class DomainEstimator(BaseEstimator, ABC):
             raise BadInput("this model has no foreign scores: fit it again")
         return foreign
 
+    def _calibrated_sets(self, raw: Raw, coverage: float, method: str) -> Calibrated:
+        """Return prediction sets with this coverage."""
+        saved, new = self._model(), None
+        check_sets(saved, coverage, method)
+        if method == "weighted":
+            new = coordinates(saved, raw, device=choose_device(self.device))
+        return calibrate(saved, coverage, method, new=new)
+
     def save_pretrained(self, folder: str | Path) -> Path:
         """Write a model folder for `from_pretrained` and `holdfast predict`; labels are stored as strings."""
         return self._model().save(Path(folder))
@@ -362,6 +375,21 @@ class DomainClassifier(ClassifierMixin, DomainEstimator):
         chosen = self.predict_proba(X).argmax(axis=1)
         return self.classes_[chosen]
 
+    def predict_set(
+        self, X: Any, coverage: float = 0.9, *, method: str = "split", domains: Sequence[Any] | None = None
+    ) -> np.ndarray:
+        """Return which classes are in the prediction set of each example, in the order of `classes_`.  # (n, c)
+
+        The sets contain the true class with probability `coverage` in a domain that was not trained on, as far as the
+        left-out domains show; this needs `left_out=True`. `method` is split, mondrian (with `domains`) or weighted.
+        """
+        raw, device = self._raw(X), choose_device(self.device)
+        sets = self._calibrated_sets(raw, coverage, method)
+        probabilities, names = self._model().probabilities(raw, device=device), _names(domains)
+        chosen = predict_sets(self._model(), sets, raw, probabilities, domains=names, device=device).classes
+        assert chosen is not None
+        return chosen
+
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy."""
         correct = [str(a) == str(b) for a, b in zip(self.predict(X), y, strict=True)]
@@ -397,17 +425,22 @@ class DomainRegressor(RegressorMixin, DomainEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the predicted number per example.  # (n,)"""
-        return self._predictions(X).values
+        return predict_numbers(self._model(), self._raw(X), device=choose_device(self.device)).values
 
-    def predict_interval(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+    def predict_interval(
+        self, X: Any, coverage: float | None = None, *, method: str = "split", domains: Sequence[Any] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the lower and upper ends of the prediction intervals.  # (n,), (n,)
 
         They cover `task.level` of new examples of the training domains, 90% by default; in a new domain, usually less.
+        With a `coverage`, they are calibrated on left-out domains, which needs `left_out=True`; `method` is split,
+        mondrian (with `domains`) or weighted.
         """
-        predictions = self._predictions(X)
+        raw, sets = self._raw(X), None
+        if coverage is not None:
+            sets = self._calibrated_sets(raw, coverage, method)
+        device = choose_device(self.device)
+        predictions = predict_numbers(self._model(), raw, device=device, sets=sets, domains=_names(domains))
         if predictions.low is None or predictions.high is None:
             raise BadInput("this model has no intervals, because it had too few validation examples: fit it on more")
         return predictions.low, predictions.high
-
-    def _predictions(self, X: Any) -> NumberPredictions:
-        return predict_numbers(self._model(), self._raw(X), device=choose_device(self.device))

@@ -59,8 +59,9 @@ class RunRecord:
     "history": [{"step", metrics of the step, "valid": {domain: value}}], "sizes": {"train", "valid", "test"},
     "right": {domain: `packed` correctness of the test examples}}; "right" is absent if predictions are not simply right
     or wrong. For numeric targets, "predictions": {domain: {"observed", "predicted", "low", "high"}} has some of the
-    predicted numbers and the ends of their intervals. The first stage of a network that was trained earlier also has
-    "before": {domain: Scores}.
+    predicted numbers and the ends of their intervals. "sets": {domain: {nominal coverage: {method: {"examples",
+    "coverage", "size"}}}} has the coverage of prediction sets on a left-out domain. The first stage of a network that
+    was trained earlier also has "before": {domain: Scores}.
     `analysis` maps the name of an analysis to its result; None if it does not apply to the run. `engagement` maps a
     mechanism of the network, such as `memory`, to {"share" of validation predictions that change if it is replaced by
     its null, number of "predictions", name of the "null", "statistics": {name: mean}}; empty for a plain network.

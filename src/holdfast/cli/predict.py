@@ -1,13 +1,34 @@
 """holdfast predict, export and serve: use a trained model folder."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli import options
 from holdfast.cli.console import print_json, say
 from holdfast.core.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.models.predict import SetSummary
+
+
+Coverage = Annotated[
+    float | None,
+    options.option(
+        "Add prediction sets, or intervals for numbers, that contain the truth with this probability, such as 0.9; "
+        "calibrated on left-out domains."
+    ),
+]
+SetMethod = Annotated[
+    str,
+    typer.Option(
+        help="Calibration of the sets: split (one threshold), mondrian (one per known domain, and the largest for "
+        "others) or weighted (by similarity to the new data)."
+    ),
+]
 
 
 def predict(
@@ -20,6 +41,8 @@ def predict(
     abstain_above: Annotated[
         float | None, options.option("Give no label to examples whose `foreign` percentile is above this.")
     ] = None,
+    coverage: Coverage = None,
+    sets: SetMethod = "split",
     device: options.Device = "auto",
     column: options.Column = None,
     with_: Annotated[
@@ -35,6 +58,9 @@ def predict(
     `foreign` is the percentile of the example's distance to the training data, among validation examples. For models
     with a memory, `undecided` is the percentile of the entropy of the memory read. Tables of any length are streamed.
 
+    With --coverage, `set` lists the labels of the prediction set and `set_size` is their number; `low` and `high` are
+    the ends of an interval. It needs a model of `compare` or of `fit --left-out`.
+
     Other tasks write responses (id, response), tags (id, tokens, tags), answers (id, answer, score), or masked words
     (id, words, scores). No domain, label, response, tag or answer column is needed.
 
@@ -46,6 +72,10 @@ def predict(
 
     - `holdfast predict models/reviews new.csv --abstain-above 99 --out predictions.csv`
 
+    - `holdfast predict models/reviews new.csv --coverage 0.9 --out predictions.csv`
+
+    - `holdfast predict models/reviews new.csv --coverage 0.9 --sets weighted --out predictions.csv`
+
     - `holdfast predict models/reviews new.csv --with text,price --skip-bad --out predictions.csv`
 
     - `holdfast predict models/names new.conll --out tags.jsonl`
@@ -55,11 +85,13 @@ def predict(
     result = run(
         model, data, out, columns=options.pairs(column), device=device,
         calibrated=not uncalibrated, abstain_above=abstain_above, carry=options.words(with_), skip_bad=skip_bad,
+        coverage=coverage, sets=sets,
     )  # fmt: skip
     if json:
         fields = ("counts", "accuracy", "scores", "scored", "abstained")
         document = {"predictions": result.examples, **{name: getattr(result, name) for name in fields}}
-        print_json({**document, "notes": list(result.notes), "out": str(result.path)})
+        extra = {"sets": None if result.sets is None else result.sets.json()}
+        print_json({**document, **extra, "notes": list(result.notes), "out": str(result.path)})
         return
     say(*result.notes)
     counts = ", ".join(f"{label}: {count}" for label, count in result.counts.items())
@@ -71,7 +103,24 @@ def predict(
     if result.scores:
         errors = ", ".join(f"{name} {value:.4g}" for name, value in result.scores.items())
         say(f"{errors} on {result.scored} examples with a label")
+    if result.sets is not None:
+        say(*set_sentences(result.sets))
     say(f"predictions: {result.path}")
+
+
+def set_sentences(sets: SetSummary) -> list[str]:
+    """Describe the sets of a file, and the coverage that was measured on left-out domains."""
+    summary, sentences = sets.json(), []
+    if summary["mean_size"] is not None:
+        sentences.append(f"prediction sets ({sets.method}): mean size {summary['mean_size']:.4g}")
+    if summary["covered"] is not None:
+        sentences.append(f"they contain {summary['covered']:.1%} of {sets.labelled} known labels")
+    if sets.unbounded:
+        sentences.append(f"without an interval because no calibration example is similar: {sets.unbounded}")
+    if sets.measured:
+        domains = ", ".join(f"{each['domain']} {each['coverage']:.1%}" for each in sets.measured)
+        sentences.append(f"coverage {sets.coverage:.1%} is nominal; measured on left-out domains: {domains}")
+    return sentences
 
 
 def export(
@@ -108,6 +157,8 @@ def serve(
     port: Annotated[int, typer.Option(help="Port; 0 picks a free one.")] = 8000,
     device: options.Device = "auto",
     column: options.Column = None,
+    coverage: Coverage = None,
+    sets: SetMethod = "split",
     max_batch: Annotated[int, typer.Option(help="Examples per forward pass.")] = 64,
     max_wait: Annotated[float, typer.Option(help="Milliseconds a request waits to be batched with others.")] = 5.0,
     max_body: Annotated[int, typer.Option(help="Bytes per request.")] = 8_000_000,
@@ -134,6 +185,8 @@ def serve(
 
     - `holdfast serve models/reviews`
 
+    - `holdfast serve models/reviews --coverage 0.9`
+
     - `holdfast serve models/reviews --host 0.0.0.0 --token-file token.txt --tls-cert cert.pem --tls-key key.pem`
 
     - `holdfast serve models/reviews --host 0.0.0.0 --allow-host models.example.org --max-rate 20 --max-text 5000`
@@ -155,7 +208,7 @@ def serve(
         body=max_body, examples=max_examples, text=max_text, pixels=max_pixels, seconds=max_seconds, batch=max_batch,
         wait=max_wait / 1000,
     )  # fmt: skip
-    service = Service(model, limits=limits, device=device, columns=options.pairs(column))
+    service = Service(model, limits=limits, device=device, columns=options.pairs(column), coverage=coverage, sets=sets)
 
     def ready(address: str) -> None:
         if json:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast import catalog
+from holdfast.models.conformal import LEVEL, measure
+from holdfast.models.left_out import LeftOut
 from holdfast.record import RunRecord
 
 
@@ -13,9 +15,13 @@ def to_predict(spec: Mapping[str, Any]) -> str:
 
 
 def card(
-    name: str, classes: Sequence[str], record: RunRecord, *, members: Sequence[tuple[float, Mapping[str, str]]] = ()
-) -> str:
-    """Return the card: training data, scores on held-out rows of the training domains, members, and usage."""
+    name: str, classes: Sequence[str], record: RunRecord, *, members: Sequence[tuple[float, Mapping[str, str]]] = (),
+    left_out: LeftOut | None = None,
+) -> str:  # fmt: skip
+    """Return the card: training data, scores on held-out rows of the training domains, members, and usage.
+
+    With outputs of left-out domains, it also has the coverage of prediction sets there.
+    """
     spec, stage = record.spec, record.stages[-1]
     metric = spec["metric"]
     sizes = {domain: count for trained in record.stages for domain, count in trained["sizes"]["train"].items()}
@@ -52,10 +58,28 @@ selected by {spec["select"]}.
 {chr(10).join(lines)}
 
 These scores are for the training domains. For unseen domains, see `holdfast compare`.
-
+{_coverage_text(spec, left_out)}
 ```bash
 holdfast predict {name} {to_predict(spec)} --out predictions.csv
 ```
+"""
+
+
+def _coverage_text(spec: Mapping[str, Any], left_out: LeftOut | None) -> str:
+    """Describe the coverage of prediction sets on left-out domains; empty if it was not measured."""
+    ordered = spec.get("task") == "ordinal"
+    measured = [] if left_out is None else measure(left_out, LEVEL, ordered=ordered)
+    if not measured:
+        return ""
+    size = "mean interval width" if spec.get("task") == "regress" else "mean labels per set"
+    lines = [f"| {each.domain} | {each.examples} | {each.coverage:.3f} | {each.size:.4g} |" for each in measured]
+    return f"""
+Prediction sets with a nominal coverage of {LEVEL:g} (`--coverage {LEVEL:g}`), for each domain with a model that was not
+trained on it and thresholds of the other domains:
+
+| domain | examples | measured coverage | {size} |
+|---|---|---|---|
+{chr(10).join(lines)}
 """
 
 

@@ -3,6 +3,7 @@
 n examples, c labels
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from holdfast.core.errors import BadInput
 from holdfast.data.raw import Raw
+from holdfast.models.conformal import Calibrated, predict_sets
 from holdfast.models.saved import SavedModel
 from holdfast.tasks.regress import interval
 
@@ -33,14 +35,24 @@ class LabelPredictions(NamedTuple):
     undecided: np.ndarray | None
 
 
-def predict_numbers(saved: SavedModel, raw: Raw, *, device: torch.device | str = "cpu") -> NumberPredictions:
-    """Return the predictions of a regression in the units of its target."""
+def predict_numbers(
+    saved: SavedModel, raw: Raw, *, device: torch.device | str = "cpu", sets: Calibrated | None = None,
+    domains: Sequence[str] | None = None,
+) -> NumberPredictions:  # fmt: skip
+    """Return the predictions of a regression in the units of its target.
+
+    The intervals are those of `sets`, for examples of these domains, or else those of the training domains.
+    """
     if saved.predicts != "numbers" or saved.model.scale is None:
         raise BadInput(f"a model of the task {saved.task} does not predict numbers: use a model of the task regress")
     outputs, (mean, scale) = saved.outputs(raw, device=device), saved.model.scale
     values = torch.from_numpy(outputs.values.astype(np.float64))
     low = high = None
-    if saved.calibration is not None and saved.calibration.margin is not None:
+    if sets is not None:
+        numbers = mean + scale * values.numpy()
+        predicted = predict_sets(saved, sets, raw, numbers, domains=domains, device=device)
+        low, high = predicted.low, predicted.high
+    elif saved.calibration is not None and saved.calibration.margin is not None:
         low, high = (mean + scale * edge.numpy() for edge in interval(values, saved.calibration.margin))
     return NumberPredictions(mean + scale * values[:, 0].numpy(), low, high, outputs.foreign, outputs.undecided)
 
@@ -56,27 +68,33 @@ def predict_labels(saved: SavedModel, raw: Raw, *, device: torch.device | str = 
     return LabelPredictions(probabilities, predicted, outputs.foreign, outputs.undecided)
 
 
-def answers(saved: SavedModel, raw: Raw, *, device: torch.device | str = "cpu") -> list[dict[str, Any]]:
-    """Return one answer per example, as a server sends it."""
+def answers(
+    saved: SavedModel, raw: Raw, *, device: torch.device | str = "cpu", sets: Calibrated | None = None
+) -> list[dict[str, Any]]:
+    """Return one answer per example, as a server sends it; `sets` adds prediction sets of unknown domains."""
     extra: dict[str, np.ndarray | None]
     if saved.predicts == "numbers":
-        numbers = predict_numbers(saved, raw, device=device)
+        numbers = predict_numbers(saved, raw, device=device, sets=sets)
         rows = [{"prediction": value} for value in numbers.values.tolist()]
         extra = {"low": numbers.low, "high": numbers.high}
         percentiles = numbers.foreign, numbers.undecided
     elif saved.predicts == "labels":
-        sets = predict_labels(saved, raw, device=device)
+        labels = predict_labels(saved, raw, device=device)
         rows = [
             {"labels": chosen_names(saved.classes, chosen), "probabilities": dict(zip(saved.classes, p, strict=True))}
-            for chosen, p in zip(sets.predicted, sets.probabilities.tolist(), strict=True)
+            for chosen, p in zip(labels.predicted, labels.probabilities.tolist(), strict=True)
         ]
-        extra, percentiles = {}, (sets.foreign, sets.undecided)
+        extra, percentiles = {}, (labels.foreign, labels.undecided)
     else:
         classes = saved.predict(raw, device=device)
         rows = [
             {"label": saved.classes[row.argmax()], "probabilities": dict(zip(saved.classes, row.tolist(), strict=True))}
             for row in classes.probabilities
         ]
+        if sets is not None:
+            predicted = predict_sets(saved, sets, raw, classes.probabilities, device=device).classes
+            for row, chosen in zip(rows, () if predicted is None else predicted, strict=True):
+                row["set"] = chosen_names(saved.classes, chosen)
         extra, percentiles = {}, (classes.foreign, classes.undecided)
     extra |= dict(zip(("foreign", "undecided"), percentiles, strict=True))
     for name, values in extra.items():

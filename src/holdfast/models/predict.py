@@ -1,8 +1,12 @@
 """Write predictions of a model folder for a file of examples; no domain column is needed (n examples, c classes)."""
 
+from __future__ import annotations
+
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,17 @@ from holdfast.data.load import load_chunks
 from holdfast.data.readers.cells import READING, SKIPPED
 from holdfast.data.targets import SEPARATORS
 from holdfast.data.write import check_not_input, check_suffix, write_tables
+from holdfast.models.conformal import (
+    FEW,
+    SAMPLE,
+    Calibrated,
+    Sets,
+    calibrate,
+    check_sets,
+    coordinates,
+    coverage_table,
+    predict_sets,
+)
 from holdfast.models.outputs import LabelPredictions, NumberPredictions, chosen_names, predict_labels, predict_numbers
 from holdfast.models.saved import WINDOW, ClassPredictions, SavedModel, load_model
 from holdfast.run.workspace import choose_device
@@ -24,6 +39,37 @@ from holdfast.run.workspace import choose_device
 NUMBERS = "numbers"
 OUTPUTS = {"regress": NUMBERS, "tag": "sentences", "span": "answers", "respond": "responses", "masked": "texts"}
 NOT_CALIBRATED = "the probabilities are uncalibrated and `foreign` is missing: fit the model again to calibrate it"
+
+
+@dataclass
+class SetSummary:
+    """Prediction sets of a file: their coverage and size, and the coverage that was measured on left-out domains."""
+
+    coverage: float
+    method: str
+    measured: list[dict[str, Any]]  # domain, examples, coverage, size
+    examples: int = 0
+    total: float = 0.0  # sum of the sizes of bounded sets
+    unbounded: int = 0  # intervals without ends, because the example is too far from all calibration examples
+    labelled: int = 0
+    covered: int = 0
+
+    def add(self, sets: Sets, y: np.ndarray, labelled: np.ndarray) -> None:
+        """Add the sets of a chunk; `y` (n,) are true classes or numbers where `labelled`."""
+        bounded = np.isfinite(sets.sizes)
+        self.examples, self.unbounded = self.examples + len(y), self.unbounded + int((~bounded).sum())
+        self.total += float(sets.sizes[bounded].sum())
+        self.labelled += int(labelled.sum())
+        self.covered += int(sets.covers(y)[labelled].sum())
+
+    def json(self) -> dict[str, Any]:
+        """Return the fields for `--json`."""
+        bounded = self.examples - self.unbounded
+        return {
+            "coverage": self.coverage, "method": self.method, "measured": self.measured,
+            "mean_size": self.total / bounded if bounded else None, "unbounded": self.unbounded,
+            "labelled": self.labelled, "covered": self.covered / self.labelled if self.labelled else None,
+        }  # fmt: skip
 
 
 @dataclass
@@ -40,6 +86,7 @@ class Prediction:
     notes: tuple[str, ...] = ()
     absolute: float = 0.0  # sums of the errors of predicted numbers
     squared: float = 0.0
+    sets: SetSummary | None = None  # with a coverage
 
     @property
     def accuracy(self) -> float | None:
@@ -57,7 +104,7 @@ class Prediction:
 def predict(
     model: str | Path, data: str | Path | Dataset, out: str | Path, *, columns: Mapping[str, str] | None = None,
     device: str = "auto", calibrated: bool = True, abstain_above: float | None = None, carry: Sequence[str] = (),
-    skip_bad: bool = False,
+    skip_bad: bool = False, coverage: float | None = None, sets: str = "split",
 ) -> Prediction:  # fmt: skip
     """Write the predictions for every example to `out` in chunks, so that tables of any length fit in memory.
 
@@ -68,6 +115,9 @@ def predict(
     `carry` names columns of a table that are copied behind the predictions; one that has the name of a prediction
     column is written as `input_NAME`. With `skip_bad`, rows of a table with bad cells are left out and counted, and
     the ids of the others are still their rows in the file.
+
+    With a `coverage` such as 0.9, the columns `set` and `set_size`, or `low` and `high`, hold prediction sets that are
+    calibrated on left-out domains with the method `sets`: `split`, `mondrian` or `weighted`.
     """
     out = Path(out)
     check_suffix(out)
@@ -77,16 +127,50 @@ def predict(
     _check(saved, abstain_above, result)
     form = catalog.build("tasks", saved.task, options={}).data_form
     at_once = not saved.predicts and saved.task != "respond"  # the type of list columns is known only at the end
-    chunks = load_chunks(
-        data, columns=saved.read_columns(columns), form=form, rows=(1 << 62) if at_once else WINDOW, skip_bad=skip_bad,
-        carry=carry,
+    chunks = partial(
+        load_chunks, data, columns=saved.read_columns(columns), form=form, rows=(1 << 62) if at_once else WINDOW,
+        skip_bad=skip_bad, carry=carry,
     )  # fmt: skip
+    wanted = None
+    if coverage is not None:
+        if not calibrated:
+            raise BadInput("prediction sets need calibrated probabilities: remove --uncalibrated or --coverage")
+        check_sets(saved, coverage, sets)
+        new = _sampled_features(saved, chunks(), target) if sets == "weighted" else None
+        wanted = calibrate(saved, coverage, sets, new=new)
+        result.sets = SetSummary(coverage, sets, coverage_table(saved, coverage, sets))
+        result.notes += _set_notes(wanted)
     tables = (
-        _with_carried(_table(saved, saved.align(chunk), target, result, calibrated, abstain_above), chunk)
-        for chunk in _noted(chunks, result)
+        _with_carried(_table(saved, saved.align(chunk), target, result, calibrated, abstain_above, wanted), chunk)
+        for chunk in _noted(chunks(), result)
     )
     write_tables(out, tables, escape_formulas=True)
     return result
+
+
+def _sampled_features(saved: SavedModel, chunks: Iterable[Dataset], device: torch.device) -> np.ndarray | None:
+    """Return features (m, d) of a uniform sample of the complete file, at most SAMPLE rows; None without rows."""
+    rng, keys, features = np.random.default_rng(0), np.zeros(0), None
+    for chunk in chunks:
+        drawn = rng.random(len(chunk))  # the rows with the smallest numbers form the sample
+        limit = keys.max() if len(keys) >= SAMPLE else 1.0
+        rows = np.sort(np.argsort(drawn)[:SAMPLE])
+        rows = rows[drawn[rows] < limit]
+        new = coordinates(saved, saved.align(chunk.subset(rows)).raw, device=device)
+        features = new if features is None else np.concatenate([features, new])
+        keys = np.concatenate([keys, drawn[rows]])
+        order = np.argsort(keys)[:SAMPLE]
+        keys, features = keys[order], features[order]
+    return features
+
+
+def _set_notes(sets: Calibrated) -> tuple[str, ...]:
+    if sets.method != "weighted" or sets.effective >= FEW:
+        return ()
+    return (
+        f"the new examples differ so much from the left-out domains that only {sets.effective:.0f} calibration "
+        "examples are effective: the sets may cover less than stated",
+    )
 
 
 def _noted(chunks: Iterable[Dataset], result: Prediction) -> Iterator[Dataset]:
@@ -121,7 +205,7 @@ def _check(saved: SavedModel, abstain_above: float | None, result: Prediction) -
 
 def _table(
     saved: SavedModel, chunk: Dataset, device: torch.device, result: Prediction, calibrated: bool,
-    abstain_above: float | None,
+    abstain_above: float | None, sets: Calibrated | None,
 ) -> pa.Table:  # fmt: skip
     """Return the predictions for a chunk and add it to the counts."""
     first, result.examples = result.examples, result.examples + len(chunk)
@@ -132,8 +216,9 @@ def _table(
     if not saved.predicts:
         return pa.table({"id": ids, **saved.predict_columns(chunk.raw, device=device)})
     answer: NumberPredictions | LabelPredictions | ClassPredictions
+    domains = [chunk.domains[i] for i in chunk.domain]
     if saved.predicts == "numbers":
-        answer = predict_numbers(saved, chunk.raw, device=device)
+        answer = predict_numbers(saved, chunk.raw, device=device, sets=sets, domains=domains)
     elif saved.predicts == "labels":
         answer = predict_labels(saved, chunk.raw, device=device)
     else:
@@ -148,6 +233,9 @@ def _table(
         columns = _label_columns(saved, answer, answered, chunk, result)
     else:
         columns = _class_columns(saved, answer, answered, chunk, result)
+        if sets is not None:
+            predicted = predict_sets(saved, sets, chunk.raw, answer.probabilities, domains=domains, device=device)
+            columns |= _set_columns(saved, predicted, answered, chunk, result)
     extra = {"foreign": answer.foreign, "undecided": answer.undecided}
     columns |= {name: value for name, value in extra.items() if value is not None}
     return pa.table({"id": pa.array(ids, pa.string()), **columns})
@@ -162,6 +250,26 @@ def _class_columns(
     return {"label": pa.array(labels, pa.string(), mask=~answered), **probabilities}
 
 
+def _set_columns(
+    saved: SavedModel, sets: Sets, answered: np.ndarray, chunk: Dataset, result: Prediction
+) -> dict[str, Any]:
+    """Return the classes of every set as one text, and their number."""
+    assert sets.classes is not None
+    assert result.sets is not None
+    names = {name: code for code, name in enumerate(saved.classes)}
+    known = np.asarray([*(names.get(name, -1) for name in chunk.classes), -1])[chunk.y]
+    result.sets.add(sets, known.clip(0), (known >= 0) & answered)
+    separator = next((each for each in SEPARATORS if not any(each in name for name in saved.classes)), None)
+    texts = [_joined(chosen_names(saved.classes, chosen), separator) for chosen in sets.classes]
+    size = sets.sizes.astype(np.int64)
+    return {"set": pa.array(texts, pa.string(), mask=~answered), "set_size": pa.array(size, mask=~answered)}
+
+
+def _joined(names: Sequence[str], separator: str | None) -> str:
+    """Join names; without a separator that occurs in none of them, as a JSON list."""
+    return json.dumps(list(names), ensure_ascii=False) if separator is None else separator.join(names)
+
+
 def _number_columns(
     answer: NumberPredictions, answered: np.ndarray, chunk: Dataset, result: Prediction
 ) -> dict[str, Any]:
@@ -171,8 +279,10 @@ def _number_columns(
     result.scored += int(scorable.sum())
     result.absolute += float(np.abs(errors).sum())
     result.squared += float((errors**2).sum())
+    if result.sets is not None:
+        result.sets.add(Sets(None, answer.low, answer.high), truth, scorable)
     columns = {"prediction": answer.values, "low": answer.low, "high": answer.high}
-    return {name: pa.array(each, mask=~answered) for name, each in columns.items() if each is not None}
+    return {name: pa.array(each, mask=~answered | np.isnan(each)) for name, each in columns.items() if each is not None}
 
 
 def target_numbers(chunk: Dataset) -> np.ndarray:

@@ -322,7 +322,7 @@ class SavedModel:
 
     def _card(self, name: str) -> str:
         names = [(weight, member_names(saved)) for weight, saved in self.all_members] if self.members else []
-        return card(name, self.classes, self.record, members=names)
+        return card(name, self.classes, self.record, members=names, left_out=self.left_out)
 
 
 def _predict_together(

@@ -16,6 +16,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
 from holdfast.record import RunRecord
 from holdfast.report import charts, plots, words
+from holdfast.report.coverage import coverage_sections
 from holdfast.report.engagement import ENGAGED, engagement_lines, is_idle
 from holdfast.report.explain import explain
 from holdfast.report.forest import differences, forest_chart, forest_lines, forest_summary
@@ -45,7 +46,7 @@ def write_report(
     sections = {**_scores(records, groups, metric), **_streams(records, groups, metric)}
     text = _template("page.html").render(
         title=title, metric=words.metric_name(metric), **sections,
-        analyses=[*predicted_sections(groups), *analysis_sections(groups, metric)],
+        analyses=[*predicted_sections(groups), *coverage_sections(groups), *analysis_sections(groups, metric)],
         facts=facts(records), configurations=configurations(groups, source), notes=list(notes),
     )  # fmt: skip
     return write_text(path, text)

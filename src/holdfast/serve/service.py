@@ -10,6 +10,7 @@ import torch
 
 from holdfast.core.errors import BadInput
 from holdfast.core.table import row_schema
+from holdfast.models.conformal import calibrate, coverage_table
 from holdfast.models.outputs import answers as answers_of
 from holdfast.models.saved import RECALL, SavedModel, load_model, member_folders
 from holdfast.models.versions import current_folder
@@ -26,13 +27,14 @@ class Service:
 
     def __init__(
         self, folder: str | Path, *, limits: Limits | None = None, device: str = "auto",
-        columns: Mapping[str, str] | None = None,
+        columns: Mapping[str, str] | None = None, coverage: float | None = None, sets: str = "split",
     ) -> None:  # fmt: skip
         self.folder, self.limits, self.device = Path(folder), limits or Limits(), choose_device(device)
         self.saved: SavedModel = load_model(self.folder)
         self.stored = self._stored()
         if self.saved.task == "masked":
             raise BadInput("a model of the task masked cannot be served: fit a model of another task with its encoder")
+        self.sets = None if coverage is None else calibrate(self.saved, coverage, sets)
         encoder = self.saved.encoder
         kind = TASK_INPUTS.get(self.saved.task, encoder.takes)
         self.parser = RequestParser(
@@ -60,9 +62,16 @@ class Service:
             columns = self.saved.predict_columns(raw, device=self.device)
             answers = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         else:
-            answers = answers_of(self.saved, raw, device=self.device)
+            answers = answers_of(self.saved, raw, device=self.device, sets=self.sets)
         ids = [id for request in requests for id in (request.ids or [None] * len(request))]
         return [answer if id is None else {"id": id, **answer} for id, answer in zip(ids, answers, strict=True)]
+
+    def _coverage(self) -> dict[str, Any]:
+        """Describe the prediction sets of the answers; empty without any."""
+        if self.sets is None:
+            return {}
+        measured = coverage_table(self.saved, self.sets.coverage, self.sets.method)
+        return {"sets": {"coverage": self.sets.coverage, "method": self.sets.method, "measured": measured}}
 
     def _stored(self) -> list[int]:
         """Return when the stored examples of the model changed last; empty without any."""
@@ -84,8 +93,8 @@ class Service:
             text = file.read(MAX_CARD).decode(errors="replace")
         return {
             "name": self.folder.resolve().name, "task": self.saved.task, "takes": self.saved.encoder.takes,
-            "labels": list(self.saved.classes), **self._columns(), "method": spec["method"], "encoder": shown,
-            **self.saved.components,
+            "labels": list(self.saved.classes), **self._columns(), **self._coverage(), "method": spec["method"],
+            "encoder": shown, **self.saved.components,
             "trained": {"version": record.code["version"], "torch": record.machine["torch"]},
             "versions": {"holdfast": release, "torch": torch.__version__, "python": platform.python_version()},
             "card": text.replace(spec["encoder"], shown),
