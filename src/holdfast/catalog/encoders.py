@@ -17,6 +17,7 @@ NEW_PARTS: dict[str, float] = dict.fromkeys(("neck", "head", "router", "experts"
 _FINE_TUNING = {"lr": 3e-5, "clip": 1.0, "lr_args": NEW_PARTS}
 _NARROW, _CONVOLUTIONS = {**_FINE_TUNING, "lr": 6e-5}, {**_FINE_TUNING, "lr": 1e-4}
 _SMALL = {"lr": 3e-3}  # for a few layers from scratch
+GENERAL = "gmap"  # encoder that reads a general model; in front of a method, it contains the encoder of the others
 _LARGE = {"stem": "large", "statistics": "auto"}
 _FROM_FILE = "randomly initialised, or from a file (weights=) with frozen batch-norm statistics"
 _HIGHEST = "on the subgraph of the highest-scoring edges (Chen et al., 2022)"

@@ -155,5 +155,5 @@ METHODS: dict[str, MethodEntry] = {
 # what `compare` runs by default, where it fits; of each family the method with the best published average on DomainBed
 DEFAULT_SLATE = (
     "erm", "moving-average(erm)", "coral", "vrex", "mixup", "fishr", "miro", "ciga-v2", "replay", "memory+erm", "mil",
-    "hma", "experts+erm", "progressive(erm)",
+    "hma", "experts+erm", "gmap+erm", "progressive(erm)",
 )  # fmt: skip

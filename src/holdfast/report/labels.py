@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from holdfast.catalog.encoders import GENERAL
 from holdfast.record import RunRecord
 
 BASELINE = "erm"
@@ -48,10 +49,11 @@ def is_collapsed(group: Iterable[RunRecord]) -> bool:
 
 
 def is_plain(record: RunRecord) -> bool:
-    """Whether the record is of the baseline without a neck, experts in the encoder or a memory at prediction time."""
+    """Whether the record is of the baseline without a neck, experts or general memory, or memory at prediction time."""
     has_experts = (record.spec.get("encoder_args") or {}).get("experts")
     has_recall = record.spec.get("predict", "model") != "model"
-    return record.spec["method"] == BASELINE and not (_has_neck(record) or has_experts or has_recall)
+    reads = record.spec.get("encoder") == GENERAL
+    return record.spec["method"] == BASELINE and not (_has_neck(record) or has_experts or has_recall or reads)
 
 
 def is_simple(record: RunRecord) -> bool:
@@ -87,9 +89,10 @@ def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
     """Map configuration to a unique label."""
     specs = {configuration(r): r.spec for r in records}
     flat = {key: _flatten(spec) for key, spec in specs.items()}
+    readers = _general_readers(flat)
     trained = [flat[key] for key, spec in specs.items() if spec["method"] not in (*SIMPLE, *COMBINED)]
     always = [k for k in ALWAYS if len({settings.get(k) for settings in trained}) > 1]
-    necks = _neck_labels(flat)
+    necks = {key: f" + {GENERAL}{text}" if key in readers else text for key, text in _neck_labels(flat).items()}
     if {necks[key] for key, spec in specs.items() if spec["method"] not in (*SIMPLE, *COMBINED)} == {NEUTRAL}:
         necks = dict.fromkeys(necks, "")
     labels: dict[str, str] = {}
@@ -106,6 +109,21 @@ def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
             duplicates = sum(1 for n in labels.values() if n == name or n.startswith(f"{name} #"))
             labels[key] = f"{name} #{duplicates + 1}" if duplicates else name
     return labels
+
+
+def _general_readers(flat: dict[str, dict[str, str]]) -> set[str]:
+    """Return the configurations of G-MAP next to its encoder alone; they get the name of that encoder."""
+    encoders = {settings.get("encoder", "").removeprefix("hf:") for settings in flat.values()}
+    domains = {
+        key: settings.get("encoder_args.domain", "minilm")
+        for key, settings in flat.items()
+        if settings.get("encoder") == GENERAL
+    }
+    readers = {key for key, domain in domains.items() if domain in encoders}
+    for key in readers:
+        flat[key]["encoder"] = domains[key] if domains[key] == "minilm" else f"hf:{domains[key]}"
+        flat[key].pop("encoder_args.domain", None)
+    return readers
 
 
 def _neck_labels(flat: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from holdfast import catalog
+from holdfast.catalog.encoders import GENERAL
 from holdfast.catalog.rates import DECAY, changed_rates, default_rates
 from holdfast.catalog.training import default_length, default_tune, learns, training_defaults
 from holdfast.core import parallel
@@ -24,6 +25,7 @@ UNUSED = (
     "batch", "patience", "optimizer", "lr", "weight_decay", "momentum", "schedule", "warmup", "clip", "average",
     "augment",
 )  # fmt: skip
+SHARED_WITH_GENERAL = ("pooling", "length", "template", "dropout")  # settings of a text encoder that G-MAP has too
 ONE_STEP = {"steps": 1, "every": 1, "accumulate": 1, **{name: getattr(Spec, name) for name in UNUSED}}
 INTEGER = re.compile(r"0|-?[1-9]\d{0,15}")  # integers that keep their spelling as text
 DECIMALS = re.compile(r"\[( *-?\d*\.?\d+ *(,|(?=])))+\]")  # as [.5,.5], which is not JSON
@@ -155,6 +157,8 @@ def with_rates(specs: Sequence[Spec], rates: Mapping[str, float]) -> list[Spec]:
 def with_method(spec: Spec, name: str) -> Spec:
     """Set the method; `memory+erm` also sets the neck, and a method that needs a neck gets its default one.
 
+    `gmap+erm` lets the text encoder read its pretrained weights as a frozen general model.
+
     A method that is solved at once takes one step and trains nothing but the linear map. The weights of a method that
     averages or replaces them itself are not averaged.
     """
@@ -174,6 +178,8 @@ def with_method(spec: Spec, name: str) -> Spec:
 
 def _with_neck(spec: Spec, name: str) -> Spec:
     neck, plus, method = name.rpartition("+")
+    if neck == GENERAL:
+        return _with_neck(with_general_model(spec), method)
     if plus:
         catalog.lookup("necks", neck)
         return _with_neck_defaults(replace(spec, method=method, neck=neck))
@@ -184,6 +190,19 @@ def _with_neck(spec: Spec, name: str) -> Spec:
         fix = f"name both, as in {necks[0]}+{method}"
         raise BadInput(f"method {method} needs a neck such as {' or '.join(necks)}, not {spec.neck}: {fix}")
     return _with_neck_defaults(replace(spec, method=method))
+
+
+def with_general_model(spec: Spec) -> Spec:
+    """Let the text encoder of a spec read a frozen copy of itself, in the form it has before training (G-MAP)."""
+    if spec.encoder == GENERAL:
+        return spec
+    prefix, colon, name = spec.encoder.partition(":")
+    if spec.encoder != "minilm" and (prefix != "hf" or not colon):
+        raise BadInput(f"{GENERAL} reads a text encoder, minilm or hf:NAME, and the encoder is {spec.encoder}")
+    shared = {key: value for key, value in spec.encoder_args.items() if key in SHARED_WITH_GENERAL}
+    if other := sorted(set(spec.encoder_args) - set(shared)):
+        raise BadInput(f"{GENERAL} has no setting encoder.{other[0]}: leave it out, or the method with {GENERAL}")
+    return replace(spec, encoder=GENERAL, encoder_args={"domain": name or prefix, **shared})
 
 
 def _with_neck_defaults(spec: Spec) -> Spec:

@@ -11,12 +11,13 @@ from dataclasses import fields, replace
 from typing import Any
 
 from holdfast import catalog
+from holdfast.catalog.encoders import GENERAL
 from holdfast.catalog.entry import MethodEntry
 from holdfast.catalog.methods import DEFAULT_SLATE
 from holdfast.catalog.rates import default_rates
 from holdfast.core.errors import BadInput
 from holdfast.protocols.plan import Episode
-from holdfast.run.settings import min_domains, required_necks, with_method
+from holdfast.run.settings import min_domains, required_necks, with_general_model, with_method
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 
@@ -73,7 +74,11 @@ def is_simple(name: str) -> bool:
 def exclusion_reason(name: str, spec: Spec, domains: int) -> str:
     """Return why a method cannot be trained here or would be equal to another one, or an empty string."""
     neck, plus, name = name.rpartition("+")
-    if plus:
+    if neck == GENERAL:
+        if reason := _general_reason(spec):
+            return reason
+        spec = with_general_model(spec)
+    elif plus:
         if reason := _neck_reason(neck, spec):
             return reason
         spec = replace(spec, neck=neck, neck_args={})
@@ -109,6 +114,17 @@ def _neck_reason(neck: str, spec: Spec) -> str:
         return "experts need a transformer that learns"
     if neck == "experts" and spec.encoder_args.get("experts"):
         return "the encoder has experts"
+    return ""
+
+
+def _general_reason(spec: Spec) -> str:
+    """Return why the encoder cannot read a general model, or an empty string."""
+    if spec.tune == "frozen":
+        return "a general memory needs an encoder that learns"
+    try:
+        with_general_model(spec)
+    except BadInput as error:
+        return str(error)
     return ""
 
 

@@ -61,3 +61,13 @@ def test_labels_name_a_memory_at_prediction_time():
     runs = [run("erm"), run("erm", predict="knn"), run("erm", "memory")]
     assert list(grouped(runs)) == ["erm", "erm (predict=knn)", "erm + memory"]
     assert [is_plain(group[0]) for group in grouped(runs).values()] == [True, False, False]
+
+
+def test_labels_name_a_general_memory_next_to_its_encoder():
+    reader = run("erm", encoder="gmap", encoder_args={"domain": "minilm", "length": 32})
+    runs = [run("erm", encoder="minilm", encoder_args={"length": 32}), run("dann", encoder="minilm"), reader]
+    assert list(grouped(runs)) == ["erm", "erm + gmap", "dann"]
+    assert [is_plain(each) for each in runs] == [True, False, False]
+    assert list(grouped([reader])) == ["erm"]  # nothing to distinguish it from
+    other = run("erm", encoder="gmap", encoder_args={"domain": "other"})
+    assert list(grouped([runs[0], other])) == ["erm (gmap)", "erm (minilm)"]

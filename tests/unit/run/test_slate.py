@@ -10,6 +10,7 @@ import torch
 from holdfast import catalog, compare
 from holdfast.auditing.repeated import count_repeated, repeated_note
 from holdfast.catalog.methods import DEFAULT_SLATE
+from holdfast.core.errors import BadInput
 from holdfast.data.load import load_data
 from holdfast.data.synthetic import world
 from holdfast.run.settings import make_spec, with_method
@@ -37,10 +38,11 @@ def test_default_methods_are_few_and_fit_the_setting():
     assert families.count("feature alignment") == families.count("invariant risk") == 1
     frozen = default_methods(TEXTS, encoder="minilm")
     assert frozen[:2] == ["erm", "moving-average(erm)"]
-    assert not {"coral", "miro", "experts+erm"} & set(frozen)
+    assert not {"coral", "miro", "experts+erm", "gmap+erm"} & set(frozen)
     projected = default_methods(TEXTS, encoder="minilm", settings={"neck": "projection"})
     assert {"coral", "memory+mil", "heterogeneous+hma"} < set(projected)
-    assert "experts+erm" in default_methods(TEXTS, encoder="minilm", tune="full")
+    assert {"experts+erm", "gmap+erm"} < set(default_methods(TEXTS, encoder="minilm", tune="full"))
+    assert "gmap+erm" not in default_methods(TEXTS, encoder="bilstm", tune="full")
     stream = default_methods(plan="stream")
     assert {"erm", "replay", "progressive(erm)"} < set(stream)
     assert choose_methods(["coral", "dir"], make_spec(DATA), Workspace(DATA)) == ["coral", "dir"]
@@ -106,3 +108,17 @@ def test_repeated_rows_are_counted_and_the_command_is_named(tmp_path):
     assert f"holdfast audit '{path}' --clean clean.csv" in note
     distinct = data.subset(np.asarray([0, 3, 4]))
     assert repeated_note(distinct, []) == ""
+
+
+def test_a_general_memory_contains_the_encoder_of_the_others(tmp_path):
+    spec = make_spec(TEXTS, encoder="minilm", tune="full", settings={"encoder.length": 16})
+    reader = with_method(spec, "gmap+coral")
+    assert (reader.method, reader.encoder, reader.neck) == ("coral", "gmap", "none")
+    assert reader.encoder_args == {"domain": "minilm", "length": 16}
+    assert with_method(replace(spec, encoder="hf:folder/x", encoder_args={}), "gmap+erm").encoder_args == {
+        "domain": "folder/x"
+    }
+    with pytest.raises(BadInput, match="gmap reads a text encoder, minilm or hf:NAME, and the encoder is bilstm"):
+        with_method(make_spec(TEXTS, encoder="bilstm"), "gmap+erm")
+    with pytest.raises(BadInput, match=r"gmap has no setting encoder\.experts"):
+        with_method(replace(spec, encoder_args={"experts": True}), "gmap+erm")
