@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.estimator import DomainClassifier, DomainRegressor
     from holdfast.models.adapt import Adaptation, Terms, adapt
     from holdfast.models.pretrain import Pretraining, pretrain
+    from holdfast.monitor.watch import Watch, watch
     from holdfast.nn.graft.api import graft, grafted_parameters, load_graft, plain_state, save_graft, ungraft
     from holdfast.recipes.reproduce import Reproduction, reproduce
     from holdfast.record import RunRecord
@@ -38,6 +39,7 @@ _HOME = {  # module -> public names
     "estimator": ("DomainClassifier", "DomainRegressor"),
     "models.adapt": ("Adaptation", "Terms", "adapt"),
     "models.pretrain": ("Pretraining", "pretrain"),
+    "monitor.watch": ("Watch", "watch"),
     "nn.graft.api": ("graft", "grafted_parameters", "load_graft", "plain_state", "save_graft", "ungraft"),
     "recipes.reproduce": ("Reproduction", "reproduce"),
     "record": ("RunRecord",),
@@ -48,9 +50,9 @@ _HOME = {  # module -> public names
 
 __all__ = [
     "Adaptation", "Audit", "BadInput", "Comparison", "Dataset", "DomainClassifier", "DomainRegressor", "Graphs",
-    "Pretraining", "Reproduction", "RunRecord", "Spec", "Sweep", "Terms", "__version__", "adapt", "audit",
+    "Pretraining", "Reproduction", "RunRecord", "Spec", "Sweep", "Terms", "Watch", "__version__", "adapt", "audit",
     "auxiliary_loss", "compare", "graft", "grafted_parameters", "launch", "load_data", "load_graft", "plain_state",
-    "pretrain", "refit", "reproduce", "save_graft", "sweep", "tape", "ungraft", "world",
+    "pretrain", "refit", "reproduce", "save_graft", "sweep", "tape", "ungraft", "watch", "world",
 ]  # fmt: skip
 
 

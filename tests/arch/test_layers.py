@@ -25,7 +25,7 @@ ORDER = (
     ("analysis",),
     ("run",),
     ("models",),
-    ("estimator", "auditing", "search", "recipes"),
+    ("estimator", "auditing", "search", "recipes", "monitor"),
     ("api", "serve"),
 )
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}

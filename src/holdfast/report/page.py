@@ -164,6 +164,15 @@ def write_audit(
     return write_text(path, text)
 
 
+def write_watch(
+    path: Path, *, title: str, headline: str, alerts: Sequence[str], grids: Sequence[Grid],
+    figures: Sequence[tuple[str, str]], notes: Sequence[str],
+) -> Path:  # fmt: skip
+    """Write the HTML report of `holdfast watch`, readable offline."""
+    values = {"title": title, "headline": headline, "alerts": alerts, "grids": grids, "figures": figures}
+    return write_text(path, _template("watch.html").render(**values, notes=notes))
+
+
 @cache
 def _template(name: str) -> Template:
     """Compile a template by file name; it can include plotly.js as `plotlyjs`."""

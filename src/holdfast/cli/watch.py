@@ -1,0 +1,88 @@
+"""holdfast watch: check new data of a deployed model for drift, and estimate its accuracy."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from holdfast.cli import options
+from holdfast.cli.console import print_json, say, show
+
+
+def watch(
+    model: options.Model,
+    data: Annotated[
+        str,
+        options.argument(
+            "New examples in any format that `holdfast predict` reads, with or without labels; a folder of tables, one "
+            "per batch; or the folder of `holdfast serve --log`."
+        ),
+    ],
+    by: Annotated[str | None, options.option("Column whose values are the batches, such as a week.")] = None,
+    rows: Annotated[
+        int | None, options.option("Rows per batch, in the order of the time column or of the file. [default: all]")
+    ] = None,
+    labels: Annotated[
+        Path | None, options.option("Table with the columns id and label, for labels that arrived later.")
+    ] = None,
+    reference: Annotated[
+        str | None,
+        options.option("Examples of the training domains to compare with. [default: stored in the model folder]"),
+    ] = None,
+    fail_on: Annotated[
+        list[str] | None,
+        options.option("Exit with code 1 on drift, or accuracy<NUMBER such as accuracy<0.8. Repeatable.", "--fail-on"),
+    ] = None,
+    level: Annotated[float, typer.Option(help="Probability of a false alarm per batch.")] = 0.005,
+    out: Annotated[Path, typer.Option(help="HTML report to write.")] = Path("watch.html"),
+    state: Annotated[
+        Path | None, options.option("Folder of the history watch.jsonl. [default: the model folder]")
+    ] = None,
+    no_state: Annotated[bool, typer.Option("--no-state", help="Do not add the results to the history.")] = False,
+    show_inputs: Annotated[
+        bool, typer.Option("--show-inputs", help="Show the texts of drifted examples in the report.")
+    ] = False,
+    device: options.Device = "auto",
+    column: options.Column = None,
+    skip_bad: options.SkipBad = False,
+    json: options.Json = False,
+) -> None:
+    """Watch a deployed model: test new batches for drift and estimate the accuracy without labels.
+
+    Per batch and domain: a two-sample test of the features, the mix of predictions and the estimated class mix, the
+    share of foreign rows, columns, missing values, new categories and words, the length of inputs, and the estimated
+    accuracy with an interval that was measured on left-out domains. The history stores results, never examples.
+
+    Examples:
+
+    - `holdfast watch models/reviews new.csv`
+
+    - `holdfast watch models/reviews new.csv --by week --fail-on drift --fail-on "accuracy<0.8"`
+
+    - `holdfast watch models/reviews batches/ --labels labels.csv --state monitoring --json`
+
+    Exit code 1 means that a condition of --fail-on holds.
+    """
+    from holdfast.monitor.watch import headline
+    from holdfast.monitor.watch import watch as run
+    from holdfast.report.terminal import rich_grid
+
+    result = run(
+        model, data, by=by, rows=rows, labels=labels, reference=reference, fail_on=fail_on or (), level=level, out=out,
+        state=state, keep=not no_state, show_inputs=show_inputs, columns=options.pairs(column), skip_bad=skip_bad,
+        device=device,
+    )  # fmt: skip
+    if json:
+        print_json(result.json())
+    else:
+        say(*result.notes)
+        show(Text(headline(result.checks)))
+        for sentence in result.alerts:
+            show(Text(f"- {sentence}"))
+        for grid in result.grids:
+            show(rich_grid(grid))
+            show(Text(f"{grid.about}\n"))
+        say(f"report: {result.report}")
+    if result.failed:
+        raise typer.Exit(1)

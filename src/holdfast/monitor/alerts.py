@@ -1,0 +1,95 @@
+"""Alerts in one sentence: the change, since when, its probable cost, the next step; and conditions of --fail-on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.core.errors import BadInput
+from holdfast.monitor.check import BatchCheck
+from holdfast.monitor.drift import Finding
+
+CONDITION = re.compile(r"accuracy\s*<\s*(0?\.\d+|0|1|1\.0+)")
+COSTLY = 0.02  # accuracy
+MAX_CHANGES = 3  # named in one sentence
+SHARES = ("missing values of", "new categories of", "foreign rows", "new vocabulary")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Condition of --fail-on: any drift, or an accuracy below a threshold."""
+
+    accuracy: float | None = None
+
+    def holds(self, check: BatchCheck) -> bool:
+        """Whether a batch meets the condition; the true accuracy counts if labels are known, else the estimate."""
+        if self.accuracy is None:
+            return bool(check.drifted)
+        estimate = None if check.accuracy is None else check.accuracy.estimate
+        value = estimate if check.true is None else check.true
+        return value is not None and value < self.accuracy
+
+
+def parse_conditions(texts: Sequence[str], *, predicts: str) -> list[Condition]:
+    """Parse `drift` and `accuracy<0.8`."""
+    conditions = []
+    for text in texts:
+        match = CONDITION.fullmatch(text.strip())
+        if text.strip() == "drift":
+            conditions.append(Condition())
+        elif match is None:
+            raise BadInput(f"--fail-on takes drift, or accuracy<NUMBER with a number from 0 to 1; got '{text}'")
+        elif predicts != "classes":
+            raise BadInput("--fail-on accuracy needs a model that predicts one class per example: use --fail-on drift")
+        else:
+            conditions.append(Condition(float(match[1])))
+    return conditions
+
+
+def alert(check: BatchCheck, *, model: str, data: str) -> str:
+    """Return the alert of a batch; empty if nothing drifted."""
+    if not check.drifted:
+        return ""
+    since = f", since {check.since}" if check.since and check.since != check.batch else ""
+    return f"{check.name}: {_changes(check.drifted)}{since}; {_cost(check)}; {_advice(check, model, data)}"
+
+
+def _changes(findings: Sequence[Finding]) -> str:
+    named = [_change(finding) for finding in findings[:MAX_CHANGES]]
+    rest = len(findings) - len(named)
+    return "drift in " + ", ".join(named) + (f" and {rest} more" if rest else "")
+
+
+def _change(finding: Finding) -> str:
+    p = f"p {finding.corrected:.1g}"
+    if finding.value is None or finding.expected is None:
+        return f"{finding.name} ({p})"
+    if finding.name.startswith(SHARES):
+        return f"{finding.name} ({finding.value:.1%} instead of {finding.expected:.1%}, {p})"
+    return f"{finding.name} (mean {finding.value:.3g} instead of {finding.expected:.3g}, {p})"
+
+
+def _cost(check: BatchCheck) -> str:
+    if check.true is not None and check.accuracy is not None:
+        before = check.accuracy.validation
+        return f"accuracy is {check.true:.3f} on {check.labelled} labelled examples, {before:.3f} before"
+    if check.accuracy is None:
+        return "its cost is not known without labels"
+    own = check.accuracy
+    ends = "" if own.low is None else f" ({own.low:.3f} to {own.high:.3f})"
+    return f"accuracy is probably {own.estimate:.3f}{ends}, {own.validation:.3f} before"
+
+
+def _advice(check: BatchCheck, model: str, data: str) -> str:
+    names = [finding.name for finding in check.drifted]
+    pipeline = [name for name in names if name.startswith("missing values of")]
+    if pipeline:
+        return f"check where the {pipeline[0]} come from"
+    if set(names) <= {"predictions", "confidence"} and check.shift is not None and not check.shift.refused:
+        return f"correct the class mix with `holdfast fit --unlabelled {data}`, or label some rows to confirm it"
+    own = check.accuracy
+    value = None if own is None else own.estimate if check.true is None else check.true
+    if own is not None and value is not None and value > own.validation - COSTLY:
+        return "no loss is expected: watch the next batches and label some rows to confirm it"
+    return f"label rows (`holdfast label {model} {data}`), then run `holdfast adapt` with them or train again"

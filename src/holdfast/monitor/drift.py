@@ -1,0 +1,185 @@
+"""Two-sample tests of a batch against the reference of a model: features, predictions, inputs and columns.
+
+The features are compared with the maximum mean discrepancy (Gretton et al., 2012) and a permutation test; everything
+else with tests of single variables. Shapes: n and m examples, d axes, r permutations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy.spatial.distance import cdist
+from scipy.special import kolmogorov
+from scipy.stats import chi2_contingency, fisher_exact, pearson3, skew
+
+from holdfast.data.input_statistics import MISSING, InputStatistics
+from holdfast.models.reference import Columns, category_counts
+from holdfast.report.statistics import holm
+
+PERMUTATIONS = 499
+MIN_ABOVE = 10  # permutations above a statistic whose share is a p value by itself
+BANDWIDTHS = (0.5, 1.0, 2.0)  # times the median distance
+MIN_ROWS = 20  # fewer examples are not tested
+MIN_EXPECTED = 5.0  # rarer classes are counted together
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One test of a batch: statistic, values of the batch and of the reference, and the corrected p value."""
+
+    name: str  # such as features, predictions, column age
+    statistic: float
+    value: float | None  # of the batch, such as a mean or a share
+    expected: float | None  # of the reference
+    p: float
+    corrected: float = 1.0  # p value, corrected for all tests of the batch
+    drifted: bool = False
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def kernel(x: np.ndarray, y: np.ndarray, median: float) -> np.ndarray:
+    """Return the sum of Gaussian kernels (n, m) with several bandwidths around the median distance."""
+    squared = cdist(x, y, "sqeuclidean")
+    return sum((np.exp(-squared / (2 * (b * median) ** 2)) for b in BANDWIDTHS), np.zeros_like(squared))
+
+
+def median_distance(x: np.ndarray) -> float:
+    """Return the median distance between different examples of a sample, at least a small positive number."""
+    distances = cdist(x[:300], x[:300])
+    values = distances[np.triu_indices(len(distances), 1)]
+    return max(float(np.median(values)) if len(values) else 0.0, 1e-9)
+
+
+def discrepancy(x: np.ndarray, y: np.ndarray, median: float) -> float:
+    """Return the unbiased estimate of the squared maximum mean discrepancy; about 0 for equal distributions."""
+    n, m = len(x), len(y)
+    xx, yy = kernel(x, x, median), kernel(y, y, median)
+    within = [(k.sum() - np.trace(k)) / (c * (c - 1)) for k, c in ((xx, n), (yy, m))]
+    return float(within[0] + within[1] - 2 * kernel(x, y, median).mean())
+
+
+def compare_features(batch: np.ndarray, reference: np.ndarray, *, seed: int, median: float) -> tuple[float, float]:
+    """Return the squared discrepancy of projected features (n, d), (m, d) and its permutation p value."""
+    n, m = len(batch), len(reference)
+    total, rng = n + m, np.random.default_rng(seed)
+    joined = np.concatenate([batch, reference])
+    gram = kernel(joined, joined, median)
+    np.fill_diagonal(gram, 0.0)
+    members = np.zeros((total, 1 + PERMUTATIONS))
+    members[:n, 0] = 1
+    for column in range(1, members.shape[1]):
+        members[rng.permutation(total)[:n], column] = 1
+    inner = ((gram @ members) * members).sum(axis=0)  # (r,) within the first sample
+    rows = gram.sum(axis=1) @ members
+    others = gram.sum() - 2 * rows + inner
+    values = inner / (n * (n - 1)) + others / (m * (m - 1)) - 2 * (rows - inner) / (n * m)
+    return float(values[0]), _permutation_p(float(values[0]), values[1:])
+
+
+def _permutation_p(value: float, permuted: np.ndarray) -> float:
+    """Return the p value of a statistic; if few permutations exceed it, from a Pearson III fit to their moments.
+
+    The fit (Minas and Montana, 2014) resolves p values below 1 / r, which remain after a correction for many tests.
+    """
+    above = int((permuted >= value - 1e-12).sum())
+    counted = (1 + above) / (1 + len(permuted))
+    if above >= MIN_ABOVE or permuted.std() == 0:
+        return counted
+    fitted = float(pearson3.sf(value, skew(permuted), permuted.mean(), permuted.std()))
+    return float(np.clip(fitted, 1e-12, counted))
+
+
+def compare_classes(predicted: np.ndarray, expected: np.ndarray, classes: int) -> Finding | None:
+    """Compare the mix of predicted classes with that of the reference by a chi-square test."""
+    counts = np.stack([np.bincount(each, minlength=classes) for each in (predicted, expected)])
+    merged = _merge_rare(counts)
+    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+    variation = float(np.abs(shares[0] - shares[1]).sum() / 2)
+    p = 1.0 if merged.shape[1] < 2 else float(chi2_contingency(merged).pvalue)  # pyright: ignore[reportAttributeAccessIssue]
+    return Finding("predictions", variation, None, None, p)
+
+
+def _merge_rare(counts: np.ndarray) -> np.ndarray:
+    """Sum the columns of counts (2, c) whose expected counts are too small for a chi-square test."""
+    expected = counts.sum(axis=0) * counts.sum(axis=1).min() / max(1, counts.sum())
+    rare = expected < MIN_EXPECTED
+    merged = np.c_[counts[:, ~rare], counts[:, rare].sum(axis=1)] if rare.any() else counts
+    return merged[:, merged.sum(axis=0) > 0]
+
+
+def compare_values(name: str, batch: np.ndarray, reference: np.ndarray, *, size: int | None = None) -> Finding | None:
+    """Compare two samples of numbers by the test of Kolmogorov and Smirnov; None for too few known values.
+
+    With `size`, `reference` holds evenly spaced quantiles of that number of values.
+    """
+    batch = np.sort(batch[np.isfinite(batch)])
+    reference = np.sort(reference[np.isfinite(reference)])
+    count = len(reference) if size is None else size
+    if min(len(batch), count) < MIN_ROWS or not len(reference):
+        return None
+    points = np.concatenate([batch, reference])
+    shares = [np.searchsorted(values, points, side="right") / len(values) for values in (batch, reference)]
+    distance = float(np.abs(shares[0] - shares[1]).max())
+    effective = len(batch) * count / (len(batch) + count)
+    p = float(kolmogorov(np.sqrt(effective) * distance))
+    return Finding(name, distance, float(batch.mean()), float(reference.mean()), p)
+
+
+def compare_shares(name: str, batch: tuple[int, int], reference: tuple[int, int]) -> Finding:
+    """Compare two shares, given as (count, total), by Fisher's exact test."""
+    table = [[count, total - count] for count, total in (batch, reference)]
+    shares = [count / max(1, total) for count, total in (batch, reference)]
+    p = float(fisher_exact(table)[1])  # pyright: ignore[reportArgumentType]
+    return Finding(name, shares[0] - shares[1], shares[0], shares[1], p)
+
+
+def compare_columns(batch: InputStatistics, columns: Columns, group: int) -> list[Finding]:
+    """Compare every column of a table: values, categories, categories that are new, and missing values."""
+    if batch.numbers is None:
+        return []
+    total, before, findings = len(batch.numbers), int(columns.counts[group]), []
+    numbers = len(columns.number_names)
+    for i, name in enumerate(columns.number_names):
+        missing = int(columns.missing[group, i])
+        values = batch.numbers[:, i]
+        findings.append(compare_values(f"column {name}", values, columns.quantiles[group, i], size=before - missing))
+        findings.append(_missing(name, int(np.isnan(values).sum()), total, missing, before))
+    codes = np.zeros((total, 0), dtype=np.int64) if batch.codes is None else batch.codes
+    counts = category_counts(codes, columns.categories)
+    for i, (name, _) in enumerate(columns.categories):
+        own, known = counts[columns.category_slice(i)], columns.codes[group, columns.category_slice(i)]
+        merged = _merge_rare(np.stack([own[:-1], known[:-1]]))
+        if min(own.sum(), known.sum()) >= MIN_ROWS and merged.shape[1] > 1:
+            shares = [each / max(1, each.sum()) for each in (own, known)]
+            p = float(chi2_contingency(merged).pvalue)  # pyright: ignore[reportAttributeAccessIssue]
+            variation = float(np.abs(shares[0] - shares[1]).sum() / 2)
+            findings.append(Finding(f"column {name}", variation, None, None, p))
+        pairs = (int(own[-1]), int(own.sum())), (int(known[-1]), int(known.sum()))
+        findings.append(compare_shares(f"new categories of {name}", *pairs) if own[-1] else None)
+        missing = int((codes[:, i] == MISSING).sum())
+        findings.append(_missing(name, missing, total, int(columns.missing[group, numbers + i]), before))
+    return [finding for finding in findings if finding is not None]
+
+
+def _missing(name: str, count: int, total: int, before: int, all_before: int) -> Finding | None:
+    """Compare the share of missing values; None if nothing is missing in either sample."""
+    if not count and not before:
+        return None
+    return compare_shares(f"missing values of {name}", (count, total), (before, all_before))
+
+
+def corrected(features: Finding | None, others: Sequence[Finding], *, level: float) -> list[Finding]:
+    """Correct the p values of one batch: half of the level is that of the features, the others share the rest.
+
+    The others are corrected by Holm's method. The error rate of the batch as a whole is at most the level.
+    """
+    split = 2 if features is not None and others else 1
+    known = [] if features is None else [(features, min(1.0, split * features.p))]
+    holms = holm([finding.p for finding in others])
+    known += [(f, min(1.0, split * (1.0 if p is None else p))) for f, p in zip(others, holms, strict=True)]
+    return [Finding(f.name, f.statistic, f.value, f.expected, f.p, corrected=p, drifted=p < level) for f, p in known]

@@ -1,0 +1,137 @@
+"""Observations of new examples that drift tests need: outputs, projected features and statistics of the inputs.
+
+Shapes: n examples, k outputs, c classes, d axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from holdfast.core.errors import BadInput
+from holdfast.data.dataset import Dataset
+from holdfast.data.input_statistics import InputStatistics, input_statistics
+from holdfast.data.raw import Raw
+from holdfast.models.calibration import observations
+from holdfast.models.predict import target_numbers
+from holdfast.models.reference import Reference, reference_outputs
+from holdfast.models.saved import SavedModel
+
+FIT_AGAIN = "fit the model again, or pass examples of its training domains with --reference FILE"
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """Examples as a monitor sees them; fields that a model or an input does not have are None."""
+
+    outputs: np.ndarray  # (n, k) of the first network: probabilities, or numbers
+    answers: np.ndarray  # (n, k) of the complete model
+    foreign: np.ndarray | None = None  # (n,) percentiles
+    coordinates: np.ndarray | None = None  # (n, d)
+    lengths: np.ndarray | None = None
+    unknown: np.ndarray | None = None  # (n,) share of unknown words
+    numbers: np.ndarray | None = None  # (n, p)
+    codes: np.ndarray | None = None  # (n, q)
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+    def take(self, rows: np.ndarray) -> Observed:
+        """Return some of the examples."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(self, **{name: None if v is None else v[rows] for name, v in values.items()})
+
+    @staticmethod
+    def cat(chunks: Sequence[Observed]) -> Observed:
+        """Concatenate observations of one model."""
+        first, joined = chunks[0], {}
+        for name in (each.name for each in fields(Observed)):
+            values = [getattr(chunk, name) for chunk in chunks]
+            joined[name] = None if getattr(first, name) is None else np.concatenate(values)
+        return Observed(**joined)
+
+
+def check_watchable(saved: SavedModel) -> Reference:
+    """Return the reference of a model; raise if the model cannot be monitored."""
+    if not saved.predicts:
+        raise BadInput(f"watch does not support models of the task {saved.task}: use a classifier or a regression")
+    if saved.reference is None:
+        raise BadInput(f"this model folder has no reference to compare new examples with: {FIT_AGAIN}")
+    return saved.reference
+
+
+def observe(saved: SavedModel, raw: Raw, reference: Reference, *, device: torch.device | str = "cpu") -> Observed:
+    """Predict examples and compute their statistics."""
+    values = saved.observed_values(raw, device=device)
+    seen = observations(values, int(saved.model.head.outputs))  # pyright: ignore[reportArgumentType]
+    outputs = reference_outputs(seen.outputs, saved.predicts, saved.calibration, saved.model.scale)
+    answers = outputs
+    if saved.members:
+        answers = saved.predict(raw, device=device).probabilities.astype(np.float32)
+    inputs = statistics_of(saved, raw)
+    return observed_of(saved, outputs, answers, seen.features, inputs, reference)
+
+
+def statistics_of(saved: SavedModel, raw: Raw) -> InputStatistics:
+    """Return the statistics of inputs with the columns of the model."""
+    return input_statistics(raw, np.arange(len(raw)), schema=saved.encoder.schema, names=saved.columns)
+
+
+def observed_of(
+    saved: SavedModel, outputs: np.ndarray, answers: np.ndarray, features: np.ndarray, inputs: InputStatistics,
+    reference: Reference,
+) -> Observed:  # fmt: skip
+    """Combine outputs, encoder features (n, w) and statistics of inputs."""
+    return Observed(
+        outputs,
+        answers,
+        None if saved.calibration is None else saved.calibration.foreign.percentiles(features),
+        None if reference.projection is None else reference.projection(features),
+        inputs.lengths,
+        inputs.unknown_words(reference.vocabulary),
+        inputs.numbers,
+        inputs.codes,
+    )
+
+
+def build_reference(saved: SavedModel, dataset: Dataset, *, device: torch.device | str, seed: int = 0) -> Reference:
+    """Return a reference of user-supplied examples, half of which determine the axes and the vocabulary."""
+    from holdfast.models.reference import AXIS_ROWS, ROWS, Columns, Projection, vocabulary_of
+
+    if len(dataset) < 40:
+        raise BadInput(f"{dataset.name} has {len(dataset)} examples: a reference needs at least 40")
+    order = np.random.default_rng(seed).permutation(len(dataset))
+    seen, rows = order[: len(order) // 2], order[len(order) // 2 :][:ROWS]
+    count = int(saved.model.head.outputs)  # pyright: ignore[reportArgumentType]
+    first, own = (
+        observations(saved.observed_values(dataset.subset(each).raw, device=device), count)
+        for each in (seen[:AXIS_ROWS], rows)
+    )
+    projection = Projection.fit(first.features, seed=seed)
+    inputs = statistics_of(saved, dataset.subset(rows).raw)
+    vocabulary = vocabulary_of(statistics_of(saved, dataset.subset(seen).raw))
+    domain = dataset.domain[rows]
+    outputs = reference_outputs(own.outputs, saved.predicts, saved.calibration, saved.model.scale)
+    return Reference(
+        domains=dataset.domains, domain=domain, outputs=outputs, y=class_indices(saved, dataset)[rows],
+        foreign=None if saved.calibration is None else saved.calibration.foreign.percentiles(own.features),
+        coordinates=None if projection is None else projection(own.features), lengths=inputs.lengths,
+        unknown=inputs.unknown_words(vocabulary), vocabulary=vocabulary, projection=projection,
+        columns=Columns.of(inputs, domain, len(dataset.domains)),
+    )  # fmt: skip
+
+
+def class_indices(saved: SavedModel, dataset: Dataset) -> np.ndarray:
+    """Return the classes (n,) of labelled examples as indices into those of the model; -1 without a known class.
+
+    For a regression these are numbers, and nan without a label.
+    """
+    if saved.predicts == "numbers":
+        return target_numbers(dataset)
+    known: dict[str, Any] = {name: i for i, name in enumerate(saved.classes)}
+    table = [*(known.get(name, -1) for name in dataset.classes), -1]
+    return np.asarray(table, dtype=np.int64)[dataset.y]

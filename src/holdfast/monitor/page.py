@@ -1,0 +1,140 @@
+"""Tables and figures of `holdfast watch` for the terminal and the HTML report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from holdfast.monitor.check import FOREIGN, BatchCheck
+from holdfast.report.plots import COLOURS, escape, to_html
+from holdfast.report.sections import Cell
+from holdfast.report.terminal import Grid
+
+MAX_FINDINGS = 20
+EMPTY: Cell = ("", None)
+
+
+def batch_grid(checks: Sequence[BatchCheck]) -> Grid:
+    """One line per batch and domain: drift, foreign examples, estimated and true accuracy."""
+    about = (
+        "p: smallest corrected p value of all tests of the batch. foreign: share of examples whose distance to the "
+        f"training data is above the percentile {FOREIGN:g}. accuracy: estimate without labels with its 90% interval. "
+        "unseen: 0 for a batch like the training domains, 1 for one that differs from them as they differ from one "
+        "another. true: accuracy on labelled examples (root mean squared error of a regression)."
+    )
+    names = ("batch", "rows", "drift", "p", "foreign", "accuracy", "unseen", "true")
+    return Grid("Batches", about, names, [(check.name, _cells(check)) for check in checks])
+
+
+def _cells(check: BatchCheck) -> list[Cell]:
+    smallest = min((finding.corrected for finding in check.findings), default=None)
+    own = check.accuracy
+    drift = check.note or (f"{len(check.drifted)} of {len(check.findings)} tests" if check.drifted else "no")
+    accuracy = EMPTY
+    if own is not None:
+        ends = "" if own.low is None else f" ({own.low:.3f} to {own.high:.3f})"
+        accuracy = (f"{own.estimate:.3f}{ends}", own.estimate)
+    return [
+        (f"{check.rows:,}", check.rows),
+        (drift, None),
+        EMPTY if smallest is None else (f"{smallest:.2g}", smallest),
+        EMPTY if check.foreign is None else (f"{check.foreign:.1%}", check.foreign),
+        accuracy,
+        EMPTY if own is None else (f"{own.unseen:.2f}", own.unseen),
+        EMPTY if check.true is None else (f"{check.true:.3f} (n={check.labelled})", check.true),
+    ]
+
+
+def finding_grid(check: BatchCheck) -> Grid:
+    """Tests of one batch, the most significant first."""
+    ordered = sorted(check.findings, key=lambda finding: (finding.corrected, finding.p))[:MAX_FINDINGS]
+    lines = []
+    for finding in ordered:
+        values = [("", None) if v is None else (f"{v:.4g}", v) for v in (finding.value, finding.expected)]
+        cells: list[Cell] = [(f"{finding.statistic:.4g}", finding.statistic), *values]
+        cells += [(f"{finding.corrected:.2g}", finding.corrected), ("yes" if finding.drifted else "", None)]
+        lines.append((finding.name, cells))
+    about = (
+        f"Compared with {check.compared_with}. Statistic: maximum mean discrepancy of features, total variation of "
+        "classes, distance of Kolmogorov and Smirnov of numbers, difference of shares."
+    )
+    return Grid(f"Tests of {check.name}", about, ("test", "statistic", "batch", "expected", "p", "drift"), lines)
+
+
+def example_grid(check: BatchCheck) -> Grid:
+    """Examples that are most typical of the batch and least typical of the reference."""
+    keys = [key for key in ("prediction", "confidence", "foreign", "drift", "input") if key in check.examples[0]]
+    lines: list[tuple[str, list[Cell]]] = [
+        (str(example.get("id", example.get("row"))), [(str(example[key]), None) for key in keys])
+        for example in check.examples
+    ]
+    about = "Examples that are common in the batch and rare among the held-out examples of the model."
+    return Grid(f"Most drifted examples of {check.name}", about, ("id", *keys), lines, words=True)
+
+
+def timeline(history: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Draw accuracy and drift over the batches of the history; one pair (title, figure) per figure."""
+    domains = list(dict.fromkeys(entry["domain"] for entry in history))
+    figures = [("Accuracy over time", _accuracy(history, domains)), ("Drift over time", _drift(history, domains))]
+    return [(title, figure) for title, figure in figures if figure]
+
+
+def _accuracy(history: Sequence[dict[str, Any]], domains: Sequence[str | None]) -> str:
+    figure = go.Figure()
+    for index, domain in enumerate(domains):
+        entries = [e for e in history if e["domain"] == domain and e["accuracy"] is not None]
+        colour, name = COLOURS[index % len(COLOURS)], escape(domain or "all")
+        if not entries:
+            continue
+        own = [e["accuracy"] for e in entries]
+        known = [a["low"] is not None for a in own]
+        errors = {
+            "type": "data", "symmetric": False, "thickness": 1.5, "width": 4,
+            "array": [a["high"] - a["estimate"] if k else 0 for a, k in zip(own, known, strict=True)],
+            "arrayminus": [a["estimate"] - a["low"] if k else 0 for a, k in zip(own, known, strict=True)],
+        }  # fmt: skip
+        x = [_place(e) for e in entries]
+        figure.add_scatter(
+            name=f"{name}, estimated", x=x, y=[a["estimate"] for a in own], error_y=errors, mode="lines+markers",
+            line={"color": colour}, hovertemplate="%{x}: %{y:.3f}<extra>%{fullData.name}</extra>",
+        )  # fmt: skip
+        true = [e for e in entries if e["true"] is not None]
+        if true:
+            figure.add_scatter(
+                name=f"{name}, true", x=[_place(e) for e in true], y=[e["true"] for e in true], mode="markers",
+                marker={"color": colour, "symbol": "x", "size": 10},
+                hovertemplate="%{x}: %{y:.3f}<extra>%{fullData.name}</extra>",
+            )  # fmt: skip
+    if not figure.data:
+        return ""
+    figure.update_xaxes(type="category")
+    figure.update_yaxes(title="accuracy")
+    return to_html(figure, "watch-accuracy", height=360)
+
+
+def _drift(history: Sequence[dict[str, Any]], domains: Sequence[str | None]) -> str:
+    figure = go.Figure()
+    for index, domain in enumerate(domains):
+        entries = [e for e in history if e["domain"] == domain and e["discrepancy"] is not None]
+        if not entries:
+            continue
+        colour = COLOURS[index % len(COLOURS)]
+        figure.add_scatter(
+            name=escape(domain or "all"), x=[_place(e) for e in entries], y=[e["discrepancy"] for e in entries],
+            mode="lines+markers", line={"color": colour},
+            marker={"size": [11 if e["drifted"] else 6 for e in entries], "color": colour},
+            customdata=[escape(", ".join(e["drifted"][:5]) or "no drift") for e in entries],
+            hovertemplate="%{x}: %{y:.4f}, %{customdata}<extra>%{fullData.name}</extra>",
+        )  # fmt: skip
+    if not figure.data:
+        return ""
+    figure.update_xaxes(type="category")
+    figure.update_yaxes(title="squared discrepancy of features")
+    return to_html(figure, "watch-drift", height=320)
+
+
+def _place(entry: dict[str, Any]) -> str:
+    """Name a batch on the axis; batches of different data may have equal names."""
+    return escape(f"{entry['batch']} ({entry['data'][:4]})")

@@ -1,0 +1,200 @@
+"""Watch a deployed model: check new batches for drift, estimate the accuracy, and keep a history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.core.errors import BadInput
+from holdfast.core.files import file_digest
+from holdfast.data.dataset import Dataset
+from holdfast.data.load import load_data
+from holdfast.data.write import check_not_input
+from holdfast.models.saved import SavedModel, load_model
+from holdfast.models.shared import WEIGHTS
+from holdfast.models.versions import current_folder
+from holdfast.monitor.alerts import alert, parse_conditions
+from holdfast.monitor.batches import Batch, read_batches, read_labels, with_labels
+from holdfast.monitor.check import LEVEL, BatchCheck, Checker
+from holdfast.monitor.log import is_log, read_log
+from holdfast.monitor.observe import Observed, build_reference, check_watchable, observe
+from holdfast.monitor.page import batch_grid, example_grid, finding_grid, timeline
+from holdfast.monitor.state import Entry, add_entries, entry_of, first_drifted, read_history
+from holdfast.report.page import write_watch
+from holdfast.report.terminal import Grid
+from holdfast.run.workspace import choose_device
+
+SHOWN_TEXT = 120  # characters of an input in the report
+NO_INTERVAL = (
+    "the accuracy of a new domain is not estimated from left-out domains, because the model folder has none: choose "
+    "the model with `holdfast compare`, or fit it with --left-out"
+)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Result of watching: one check per batch and domain, alerts, and whether a condition of `fail_on` holds."""
+
+    model: str
+    checks: list[BatchCheck]
+    alerts: list[str]
+    failed: bool
+    history: list[Entry]
+    grids: list[Grid]
+    notes: tuple[str, ...]
+    report: Path | None
+
+    def json(self) -> dict[str, Any]:
+        """Return everything except the tables and the history."""
+        return {
+            "model": self.model, "batches": [check.json() for check in self.checks], "alerts": self.alerts,
+            "failed": self.failed, "notes": list(self.notes), "report": self.report and str(self.report),
+        }  # fmt: skip
+
+
+def watch(
+    model: str | Path,
+    data: str | Path | Dataset,
+    *,
+    by: str | None = None,
+    rows: int | None = None,
+    labels: str | Path | None = None,
+    reference: str | Path | Dataset | None = None,
+    fail_on: Sequence[str] = (),
+    level: float = LEVEL,
+    out: str | Path | None = None,
+    state: str | Path | None = None,
+    keep: bool = True,
+    show_inputs: bool = False,
+    columns: Mapping[str, str] | None = None,
+    skip_bad: bool = False,
+    device: str = "auto",
+    seed: int = 0,
+) -> Watch:
+    """Check batches of new examples against the held-out examples of a model.
+
+    Args:
+        model: a model folder.
+        data: new examples with or without labels, a folder of tables (one batch each), or the log of a server.
+        by: column whose values are the batches.
+        rows: number of consecutive rows per batch.
+        labels: table of ids and labels that arrived later.
+        reference: examples to compare with, in place of those of the model folder.
+        fail_on: conditions `drift` and `accuracy<NUMBER`, for `failed`.
+        level: probability of a false alarm per batch.
+        out: HTML report to write.
+        state: folder of the history; by default the model folder.
+        keep: add the results to the history.
+        show_inputs: show the texts of drifted examples in the report.
+        columns: role to column name.
+        skip_bad: leave rows of a table with bad cells out.
+        device: auto, cpu or cuda.
+        seed: seed of permutations and samples.
+    """
+    folder, target = Path(model), choose_device(device)
+    saved = load_model(folder)
+    if out is not None:
+        check_not_input("--out", Path(out), data)
+    if not 0 < level < 1:
+        raise BadInput(f"--level must be a probability between 0 and 1; got {level:g}")
+    conditions, notes = parse_conditions(fail_on, predicts=saved.predicts), []
+    if reference is not None and saved.predicts:
+        own = saved.align(load_data(reference, columns=saved.read_columns(columns), need=(), skip_bad=skip_bad))
+        saved = replace(saved, reference=build_reference(saved, own, device=target, seed=seed))
+    known = check_watchable(saved)
+    if saved.predicts == "classes" and saved.left_out is None:
+        notes.append(NO_INTERVAL)
+    checker = Checker(known, saved.predicts, saved.classes, saved.left_out, level, seed)
+    version = file_digest(current_folder(folder) / WEIGHTS)[:16]
+    place = folder if state is None else Path(state)
+    history = [*read_history(place, version)]
+    pairs: list[tuple[Batch | None, list[BatchCheck]]] = []
+    if is_log(data):
+        if labels is not None or by is not None:
+            raise BadInput(f"{data} is the log of a server, which has no ids and no columns: remove --labels and --by")
+        for name, observed in read_log(Path(str(data)), known, rows=rows):
+            pairs.append((None, [checker.check(name, None, observed)]))
+    else:
+        batches, read_notes = read_batches(saved, data, by=by, rows=rows, columns=columns, skip_bad=skip_bad)
+        notes += read_notes
+        if labels is not None:
+            batches, label_notes = with_labels(batches, read_labels(Path(labels), columns=columns), saved)
+            notes += label_notes
+        for batch in batches:
+            observed = observe(saved, batch.dataset.raw, known, device=target)
+            pairs.append((batch, _checks(checker, batch, observed, show_inputs=show_inputs)))
+    checks, entries = [], []
+    for batch, results in pairs:
+        digest = "log" if batch is None else batch.dataset.raw.digest(np.arange(len(batch.ids)))[:16]
+        for check in results:
+            entry = entry_of(check.json(), model=version, data=digest)
+            same = [e for e in history if all(e[k] == entry[k] for k in ("data", "batch", "domain"))]
+            history = [e for e in history if e not in same] + [entry]
+            check = replace(check, since=first_drifted(history, check.domain))
+            entry["since"] = check.since
+            checks.append(check)
+            entries.append(entry)
+    if keep:
+        add_entries(place, entries)
+    source = data.name if isinstance(data, Dataset) else str(data)
+    alerts = [text for check in checks if (text := alert(check, model=str(model), data=source))]
+    failed = any(condition.holds(check) for condition in conditions for check in checks)
+    grids = [batch_grid(checks)]
+    grids += [finding_grid(check) for check in checks if check.drifted][-3:]
+    latest = next((check for check in reversed(checks) if check.drifted and check.examples), None)
+    grids += [] if latest is None else [example_grid(latest)]
+    report = None if out is None else Path(out)
+    if report is not None:
+        title = f"Holdfast: watch of {folder.resolve().name}"
+        write_watch(report, title=title, headline=headline(checks), alerts=alerts, grids=grids,
+                    figures=timeline(history), notes=notes)  # fmt: skip
+    return Watch(str(model), checks, alerts, failed, history, grids, tuple(notes), report)
+
+
+def headline(checks: Sequence[BatchCheck]) -> str:
+    """Summarise all checks in one sentence."""
+    drifted = sum(bool(check.drifted) for check in checks)
+    tested = sum(bool(check.findings) for check in checks)
+    return f"Drift in {drifted} of {tested} tested batches." if tested else "No batch has enough examples to be tested."
+
+
+def _checks(checker: Checker, batch: Batch, observed: Observed, *, show_inputs: bool) -> list[BatchCheck]:
+    """Check a batch as a whole and each of its domains."""
+    domains = batch.domains
+    groups: list[tuple[str | None, np.ndarray]] = list(domains.items())
+    if len(domains) != 1:
+        groups = [(None, np.arange(len(observed))), *groups]
+    checks = []
+    for domain, rows in groups:
+        check = checker.check(batch.name, domain, observed.take(rows), batch.y[rows], groups=len(groups))
+        examples = [_named(example, batch, rows, show_inputs) for example in check.examples]
+        checks.append(replace(check, examples=examples))
+    return checks
+
+
+def _named(example: dict[str, Any], batch: Batch, rows: np.ndarray, show_inputs: bool) -> dict[str, Any]:
+    """Replace the position of an example by its id, and add its text if requested."""
+    position = int(rows[example["row"]])
+    named = {"id": batch.ids[position], **{key: value for key, value in example.items() if key != "row"}}
+    if show_inputs:
+        named["input"] = _shown(batch.dataset, position)
+    return named
+
+
+def _shown(dataset: Dataset, row: int) -> str:
+    files = dataset.raw.files()
+    if files is not None:
+        return str(files[row])
+    value = dataset.raw.take(np.asarray([row]))
+    first = value[0] if isinstance(value, list) else ""
+    text = " / ".join(first) if isinstance(first, tuple) else first if isinstance(first, str) else ""
+    return text if len(text) <= SHOWN_TEXT else text[: SHOWN_TEXT - 1] + "…"
+
+
+def model_checker(saved: SavedModel, *, level: float = LEVEL, seed: int = 0) -> Checker:
+    """Return the checker of a loaded model with its own reference."""
+    return Checker(check_watchable(saved), saved.predicts, saved.classes, saved.left_out, level, seed)
