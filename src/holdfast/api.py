@@ -252,7 +252,7 @@ def _with_coverage(records: list[RunRecord], decision: Decision, workspace: Work
 
 
 def _repeated_note(dataset: Dataset, source: Sequence[str]) -> str:
-    from holdfast.auditing.repeated import repeated_note  # imports scikit-learn, which takes a second
+    from holdfast.auditing.repeated import repeated_note
 
     return repeated_note(dataset, source) if dataset.classes else ""
 

@@ -1,12 +1,11 @@
 """Examples of any kind as the audit sees them: hashes, texts, cheap features and targets (n examples, d width)."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from sklearn.feature_extraction.text import HashingVectorizer
 
 from holdfast.auditing.hashing import graph_features, graph_hashes, mixed, row_hashes, text_hashes
 from holdfast.auditing.near import LONGEST, Thumbnails, near_images, near_texts, thumbnails
@@ -22,9 +21,9 @@ FITTED = 20_000  # rows from which the features of a table are scaled
 SEPARATOR = "\x1f"  # between the two texts of a pair; never occurs in texts
 NARROW, WIDE = 256, 1 << 18  # columns of hashed words for distances and for the classifier
 
-_WORDS: Any = HashingVectorizer(n_features=NARROW, alternate_sign=False, token_pattern=r"\w+")
-_LETTERS: Any = HashingVectorizer(n_features=NARROW, alternate_sign=False, analyzer="char_wb", ngram_range=(3, 3))
-_PHRASES: Any = HashingVectorizer(n_features=WIDE, alternate_sign=False, token_pattern=r"\w+", ngram_range=(1, 2))
+_WORDS = {"n_features": NARROW, "token_pattern": r"\w+"}
+_LETTERS = {"n_features": NARROW, "analyzer": "char_wb", "ngram_range": (3, 3)}
+_PHRASES = {"n_features": WIDE, "token_pattern": r"\w+", "ngram_range": (1, 2)}
 
 
 class Examples:
@@ -92,7 +91,9 @@ class Examples:
 
     def phrases(self, rows: np.ndarray) -> Any:
         """Return features (n, d) for a linear classifier: sparse words and bigrams of texts, else cheap features."""
-        return _PHRASES.transform(map(_marked_pair, self.texts(rows))) if self.kind == "text" else self.features(rows)
+        if self.kind != "text":
+            return self.features(rows)
+        return _hashed(map(_marked_pair, self.texts(rows)), **_PHRASES)
 
     def show(self, row: int, most: int = 60) -> str:
         """Return a short description of one example."""
@@ -108,6 +109,13 @@ class Examples:
 
     def _chunks(self) -> Iterator[np.ndarray]:
         return _chunks(len(self.dataset))
+
+
+def _hashed(texts: Iterable[str], **options: Any) -> Any:
+    """Return sparse counts (n, d) of hashed words or letters, with rows of unit length."""
+    from sklearn.feature_extraction.text import HashingVectorizer  # its import takes a second
+
+    return HashingVectorizer(alternate_sign=False, **options).transform(texts)
 
 
 def _chunks(n: int) -> Iterator[np.ndarray]:
@@ -144,7 +152,7 @@ def _shortened(examples: Sequence[Any]) -> list[str]:
 
 def _hashed_words(texts: Sequence[str]) -> np.ndarray:
     """(n, 2 NARROW) hashed words and sequences of letters."""
-    return np.hstack([v.transform(texts).toarray() for v in (_WORDS, _LETTERS)])
+    return np.hstack([_hashed(texts, **options).toarray() for options in (_WORDS, _LETTERS)])
 
 
 def as_text(example: Any) -> str:

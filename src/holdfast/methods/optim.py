@@ -1,13 +1,16 @@
 """Optimizer of a method: torch optimizer, learning-rate schedule, gradient clipping and accumulation."""
 
+import inspect
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from holdfast.core.dynamo import skip_dynamo
 from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.parallel import average_gradients
 
@@ -131,7 +134,8 @@ class Optimizer:
                 for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
                     group["lr"] = settings.lr * factor * rate
             self._fill_momentum()
-            self.optimizer.step()
+            with torch.no_grad():
+                _plain_step(type(self.optimizer))(self.optimizer)
             self._clear()
         self.calls = calls
         if ends_step:
@@ -216,8 +220,16 @@ def _groups(
 def _torch_optimizer(settings: OptimizerSettings, groups: Groups) -> torch.optim.Optimizer:
     if not groups:
         raise BadInput("no parameter is left to train, since the complete network is frozen: use --tune full")
+    base = torch.optim.Optimizer
+    skip_dynamo([base.add_param_group, base.state_dict, base.load_state_dict, base.zero_grad])
     common: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay, "fused": True}
     tensors = [group for _, group in groups]
     if settings.optimizer == "sgd":
         return torch.optim.SGD(tensors, momentum=settings.momentum, **common)
     return (torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam)(tensors, **common)
+
+
+@cache
+def _plain_step(kind: type[torch.optim.Optimizer]) -> Callable[[torch.optim.Optimizer], Any]:
+    """Return the update of an optimizer without the wrappers of torch, which import torch._dynamo and cost time."""
+    return inspect.unwrap(kind.step)

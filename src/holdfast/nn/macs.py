@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import flop_counter
 from torch.utils.flop_counter import FlopCounterMode
 
 from holdfast.core import inputs
+from holdfast.core.dynamo import skip_dynamo
 from holdfast.core.inputs import Inputs
 
 Shape = Sequence[int]
@@ -23,6 +25,8 @@ def count_macs(model: nn.Module, x: Inputs) -> int:
     devices = {p.device for p in model.parameters() if p.is_cuda}
     counter = FlopCounterMode(display=False, custom_mapping=_custom_counts())
     model.eval()
+    mode = getattr(flop_counter, "_FlopCounterMode", FlopCounterMode)  # the mode inside the counter
+    skip_dynamo([getattr(mode, "__torch_dispatch__", mode)])
     try:
         with torch.random.fork_rng(devices), torch.no_grad(), counter:
             model(x)
