@@ -9,6 +9,7 @@ from holdfast.core.errors import BadInput, check_at_least, check_known
 CHECKED = (int, float, str, bool)
 RATE_PARTS = ("neck", "head", "router", "experts", "critic", "memory")  # parts that may have their own learning rate
 AVERAGES = ("none", "moving", "swad")
+COMPILE = ("auto", "off")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,7 @@ class Spec:
     average: str = "none"  # of the weights in training: none, moving (mean over the steps) or swad
     decay: str = "all"  # what weight decay applies to: all, or weights (neither biases nor norms)
     precision: str = "fp32"
+    compile: str = "auto"  # training steps on a GPU: auto captures them as CUDA graphs where possible, off does not
     predict: str = "model"  # what predicts: model, or the model with a memory of examples (knn, t3a)
     augment: bool | str = False  # name of an augmentation; true is the default for images
     method_args: dict[str, Any] = field(default_factory=dict)
@@ -69,6 +71,7 @@ class Spec:
             raise BadInput(f"patience must be at least 0, which disables early stopping, got {self.patience}")
         check_known("precision", self.precision, ("fp32", "bf16"))
         check_known("average", self.average, AVERAGES)
+        check_known("compile", self.compile, COMPILE)
         for part, factor in self.lr_args.items():
             check_known("setting of lr", part, RATE_PARTS)
             if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < math.inf:
@@ -94,4 +97,6 @@ class Spec:
             del values["decay"]
         if self.average == "none":
             del values["average"]
+        if self.compile == Spec.compile:
+            del values["compile"]
         return values

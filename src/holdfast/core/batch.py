@@ -65,5 +65,5 @@ class DomainBatch:
 
     def positions(self) -> Tensor:
         """Return (b,) the position of each example's domain in this batch: the target of a domain critic."""
-        index = torch.arange(len(self.sizes), device=self.y.device)
-        return index.repeat_interleave(torch.tensor(self.sizes, device=self.y.device))
+        sizes = enumerate(self.sizes)  # the CPU does not wait for the device here
+        return torch.cat([torch.full((n,), i, device=self.y.device) for i, n in sizes])

@@ -1,8 +1,13 @@
 """Start-up without torch._dynamo, which only compilation needs and whose import takes one to two seconds."""
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
+
+import torch
+import torch.optim.optimizer as hooks
 
 
 def skip_dynamo(functions: Iterable[Callable[..., Any]]) -> None:
@@ -19,3 +24,23 @@ def skip_dynamo(functions: Iterable[Callable[..., Any]]) -> None:
         original = getattr(function, "__wrapped__", None)
         if original is not None:
             vars(original).setdefault("__dynamo_disable", original)
+
+
+def step_without_dynamo(optimizer: torch.optim.Optimizer) -> None:
+    """Update the parameters without importing torch._dynamo, which the wrappers of `Optimizer.step` do.
+
+    If hooks are registered, or in versions of torch without the attributes that hold them, `step` is called as usual.
+    """
+    names = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+    shared = [getattr(hooks, name, True) for name in names]
+    own = [getattr(optimizer, name, True) for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")]
+    if "torch._dynamo" in sys.modules or any(shared) or any(own):
+        optimizer.step()
+        return
+    with torch.no_grad():
+        _plain_step(type(optimizer))(optimizer)
+
+
+@cache
+def _plain_step(kind: type[torch.optim.Optimizer]) -> Callable[[torch.optim.Optimizer], Any]:
+    return inspect.unwrap(kind.step)

@@ -34,7 +34,7 @@ class Tokens:
         return len(self.ids)
 
     def take(self, rows: Rows) -> Tokens:
-        return _map(lambda t: t[rows], self)
+        return map_tensors(lambda t: t[rows], self)
 
     @staticmethod
     def cat(batches: Sequence[Tokens]) -> Tokens:
@@ -128,7 +128,7 @@ def take(x: Any, rows: Rows) -> Any:
 def to(x: Any, device: torch.device | str) -> Any:
     """Copy the inputs to a device."""
     # only copies to the GPU may be asynchronous: the CPU would read a tensor before it has arrived
-    return _map(lambda t: t.to(device, non_blocking=torch.device(device).type == "cuda"), x)
+    return map_tensors(lambda t: t.to(device, non_blocking=torch.device(device).type == "cuda"), x)
 
 
 def cat(batches: Sequence[Any]) -> Any:
@@ -146,12 +146,12 @@ def split(x: Any, sizes: Sequence[int]) -> tuple[Any, ...]:
     return tuple(take(x, slice(end - n, end)) for end, n in zip(ends, sizes, strict=True))
 
 
-def _map(function: Callable[[Tensor], Tensor], x: Any) -> Any:
+def map_tensors(function: Callable[[Tensor], Tensor], x: Any) -> Any:
     """Apply a function to a tensor, or to every tensor of other inputs."""
     if isinstance(x, Tensor):
         return function(x)
     values = (getattr(x, field.name) for field in fields(x))
-    return type(x)(*(_map(function, value) if isinstance(value, Inputs) else value for value in values))
+    return type(x)(*(map_tensors(function, value) if isinstance(value, Inputs) else value for value in values))
 
 
 def spans(starts: Tensor, sizes: Tensor) -> Tensor:

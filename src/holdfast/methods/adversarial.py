@@ -3,6 +3,7 @@
 Shapes: b batch, n domains, d width, c classes.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from itertools import combinations, permutations
 from typing import cast
@@ -52,6 +53,7 @@ class DANN(Method):
 
     saved_attributes = ("optimizer", "critic_optimizer")
     min_domains = 2
+    capturable = True
 
     @property
     def uses_unlabelled(self) -> bool:
@@ -67,6 +69,9 @@ class DANN(Method):
             self.classes = nn.Embedding(cast(Head, self.model.head).outputs, width).to(device)
         embedding = self.classes.parameters() if self.classes is not None else ()
         self.critic_optimizer = self.make_optimizer([*self.critic.parameters(), *embedding], part="critic")
+
+    def capture_key(self) -> Hashable | None:
+        return None if self.unlabelled and self.settings.unlabelled == "source" else ()  # drawn on the CPU
 
     def step(self, batch: DomainBatch) -> Metrics:
         count = labelled_count(batch, self.unlabelled)

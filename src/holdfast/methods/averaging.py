@@ -45,7 +45,7 @@ class Wrapper(Method):
     def deployed(self) -> Model: ...
 
     def step(self, batch: DomainBatch) -> Metrics:
-        return self.method.step(batch)
+        return self.method.take_step(batch)
 
     def why_not_split(self, batch: DomainBatch) -> str:
         return self.method.why_not_split(batch)
@@ -102,7 +102,7 @@ class MovingAverage(Wrapper):
             self.seen = 0
 
     def step(self, batch: DomainBatch) -> Metrics:
-        metrics = self.method.step(batch)
+        metrics = self.method.take_step(batch)
         self.seen += 1
         share = 1 / max(1, self.seen - self.first)  # up to the start the mean is the newest
         blend(list(self.mean.parameters()), list(self.model.parameters()), share)
@@ -169,7 +169,7 @@ class SWAD(Wrapper):
             self._reset()
 
     def step(self, batch: DomainBatch) -> Metrics:
-        metrics = self.method.step(batch)
+        metrics = self.method.take_step(batch)
         self.count += 1
         blend(list(self.segment.parameters()), list(self.model.parameters()), 1 / self.count)
         return metrics
@@ -235,5 +235,8 @@ def running_statistics(network: nn.Module) -> list[Tensor]:
 @torch.no_grad()
 def copy_buffers(target: nn.Module, source: nn.Module) -> None:
     """Copy all buffers of one network to a copy of it."""
+    pairs: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}  # one batched copy takes tensors of equal dtypes
     for copied, original in zip(target.buffers(), source.buffers(), strict=True):
-        copied.copy_(original)
+        pairs.setdefault(copied.dtype, []).append((copied, original))
+    for group in pairs.values():
+        torch._foreach_copy_([copied for copied, _ in group], [original for _, original in group])

@@ -4,7 +4,7 @@ Shapes: b batch, c classes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -62,6 +62,8 @@ class Method(nn.Module, ABC):
     reads_inputs: bool = True  # without it, outputs are the same for all inputs, which need not be encoded
     keeps_last: tuple[str, ...] = ()  # phases that end with their last step instead of the selected one
     choices: int = 0  # networks to choose from after training, by validation scores
+    capturable: bool = False  # its step may be captured as a CUDA graph; see `capture_key`
+    taker: Callable[[DomainBatch], Metrics] | None = None  # takes the steps in place of `step`, while set
     phase_ended: bool = False  # read after `on_valid`: whether the phase ends now, with the step selected before
 
     model: Model
@@ -94,6 +96,18 @@ class Method(nn.Module, ABC):
     @abstractmethod
     def step(self, batch: DomainBatch) -> Metrics:
         """Update the parameters once and return metrics of the batch."""
+
+    def take_step(self, batch: DomainBatch) -> Metrics:
+        """Take one step, by a captured CUDA graph where there is one; wrappers call this instead of `step`."""
+        return self.step(batch) if self.taker is None else self.taker(batch)
+
+    def capture_key(self) -> Hashable | None:
+        """Return what the next step depends on besides the values of tensors; None if it cannot be captured.
+
+        A captured step is replayed while the key stays the same. Integers in `saved_attributes` and the counters of the
+        optimizers advance in a replay as in the step; anything else that a step changes must be a tensor, in place.
+        """
+        return () if self.capturable else None
 
     def solve(self, batches: Iterable[DomainBatch]) -> Metrics:
         """Fit all training examples at once, if `full_batch`; batches of one domain each."""

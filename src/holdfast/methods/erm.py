@@ -21,6 +21,7 @@ class ERM(Method):
     """Minimise the mean loss over all domains, plus the auxiliary losses of modules (Vapnik, 1998)."""
 
     supports_growth = "any"
+    capturable = True
 
     def step(self, batch: DomainBatch) -> Metrics:
         if self.microbatches > 1:
@@ -65,6 +66,7 @@ class GroupDRO(Method):
 
     q: Tensor  # (n,) one weight per training domain
     min_domains = 2
+    capturable = True
 
     def setup(self) -> None:
         self.register_buffer("q", torch.ones(1))

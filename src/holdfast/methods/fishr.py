@@ -3,7 +3,7 @@
 Shapes: b batch, n domains, p parameters of the last layer of the head.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -33,6 +33,7 @@ class Fishr(Method):
 
     saved_attributes = ("optimizer", "steps")
     min_domains = 2
+    capturable = True
     average: Tensor  # (n, p) smoothed variances
 
     def setup(self) -> None:
@@ -49,6 +50,9 @@ class Fishr(Method):
         head = cast(Head, self.model.head)
         last = set(head.last_layer().parameters())
         return {name: p for name, p in head.named_parameters() if p in last}
+
+    def capture_key(self) -> Hashable | None:
+        return None if self.anneal and self.steps == self.anneal else (self.steps >= self.anneal,)
 
     def step(self, batch: DomainBatch) -> Metrics:
         if self.anneal and self.steps == self.anneal:

@@ -1,16 +1,15 @@
 """Optimizer of a method: torch optimizer, learning-rate schedule, gradient clipping and accumulation."""
 
-import inspect
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.dynamo import skip_dynamo
+from holdfast.core.dynamo import skip_dynamo, step_without_dynamo
 from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.parallel import average_gradients
 
@@ -91,6 +90,8 @@ class Optimizer:
         self.parameters = list(parameters)
         groups = _groups(self.settings, self.parameters, part_names, undecayed)
         self.optimizer, self.rates = _torch_optimizer(self.settings, groups), [rate for rate, _ in groups]
+        self.version = 0  # changes when tensors of the optimizer's state are replaced
+        self.rates_on_device, self.is_capturing = False, False
 
     def add_parameters(
         self, parameters: Sequence[nn.Parameter], *, part_names: Sequence[str] = (), undecayed: Collection[int] = ()
@@ -100,6 +101,7 @@ class Optimizer:
             self.optimizer.add_param_group(group)
             self.rates.append(rate)
         self.parameters += list(parameters)
+        self._replaced()
 
     def minimize(self, loss: Tensor, *, ends_step: bool = True) -> None:
         """Add the gradient of a loss; update after every `accumulate` losses."""
@@ -129,17 +131,64 @@ class Optimizer:
             average_gradients(self.parameters)
             if settings.clip > 0:
                 nn.utils.clip_grad_norm_(self.parameters, settings.clip)
-            if settings.warmup or settings.schedule != "constant":
-                factor = settings.factor(self.finished // settings.accumulate)
-                for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-                    group["lr"] = settings.lr * factor * rate
+            if not self.is_capturing:  # a captured update reads them from tensors
+                self.set_rates()
             self._fill_momentum()
-            with torch.no_grad():
-                _plain_step(type(self.optimizer))(self.optimizer)
+            step_without_dynamo(self.optimizer)
             self._clear()
         self.calls = calls
         if ends_step:
             self.end_step()
+
+    def set_rates(self) -> None:
+        """Set the learning rates of the next update."""
+        settings = self.settings
+        if not settings.warmup and settings.schedule == "constant":
+            return
+        factor = settings.factor(self.finished // settings.accumulate)
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            if self.rates_on_device:
+                group["lr"].fill_(settings.lr * factor * rate)
+            else:
+                group["lr"] = settings.lr * factor * rate
+
+    def keep_rates_on_device(self) -> None:
+        """Keep the learning rates in tensors, from which a captured update reads them."""
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = torch.tensor(self.settings.lr * rate, device=group["params"][0].device)
+        self.rates_on_device = True
+        self.set_rates()
+
+    def keep_rates_on_host(self) -> None:
+        """Return to learning rates that are numbers."""
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = self.settings.lr * rate
+        self.rates_on_device = False
+        self.set_rates()
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """Update inside in the form that a CUDA graph can capture."""
+        groups = [group for group in self.optimizer.param_groups if "capturable" in group]
+        self.is_capturing = True
+        for group in groups:
+            group["capturable"] = True
+        try:
+            yield
+        finally:
+            self.is_capturing = False
+            for group in groups:
+                group["capturable"] = False
+
+    def state_tensors(self) -> list[Tensor]:
+        """Return momentum and moments of all parameters."""
+        states = (self.optimizer.state.get(parameter, {}) for parameter in self.parameters)
+        return [value for state in states for value in state.values() if isinstance(value, Tensor)]
+
+    def _replaced(self) -> None:
+        self.version += 1
+        if self.rates_on_device:
+            self.keep_rates_on_device()
 
     def end_step(self) -> None:
         """Count a step of the method, for the schedule; `step` does so unless `ends_step` is false."""
@@ -148,6 +197,7 @@ class Optimizer:
     def reset_moments(self) -> None:
         """Drop momentum and moments, after a jump of the loss; the schedule continues."""
         self.optimizer.state.clear()
+        self._replaced()
 
     def _fill_momentum(self) -> None:
         """Give new parameters a zero momentum buffer: fused SGD needs one for all parameters or for none."""
@@ -175,6 +225,18 @@ class Optimizer:
         self.finished = 0
         self._clear()
 
+    def _follow_layout(self) -> None:
+        """Store moments in the memory layout of their parameters, as fused updates need; files have another one."""
+        for parameter in self.parameters:
+            state = self.optimizer.state.get(parameter, {})
+            for name, value in state.items():
+                if (
+                    isinstance(value, Tensor)
+                    and value.shape == parameter.shape
+                    and value.stride() != parameter.stride()
+                ):
+                    state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
     def pending_gradients(self) -> list[Tensor | None]:
         """Return the gradients accumulated since the last update; they differ between processes."""
         return [p.grad for p in self.parameters] if self.calls % self.settings.accumulate else []
@@ -186,11 +248,20 @@ class Optimizer:
             parameter.grad = None if grad is None else grad.to(parameter.device)
 
     def state_dict(self) -> dict[str, Any]:
-        state = {"optimizer": self.optimizer.state_dict(), "calls": self.calls, "finished": self.finished}
+        state = {"optimizer": self._torch_state(), "calls": self.calls, "finished": self.finished}
         return {**state, "grads": self.pending_gradients()}
+
+    def _torch_state(self) -> dict[str, Any]:
+        state = self.optimizer.state_dict()
+        if self.rates_on_device:  # checkpoints have numbers
+            for group, rate in zip(state["param_groups"], self.rates, strict=True):
+                group["lr"] = self.settings.lr * rate
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
+        self._follow_layout()
+        self._replaced()
         self.calls = state["calls"]
         # checkpoints of earlier versions count the losses before the schedule began
         self.finished = state["finished"] if "finished" in state else state["calls"] - state["began"]
@@ -227,9 +298,3 @@ def _torch_optimizer(settings: OptimizerSettings, groups: Groups) -> torch.optim
     if settings.optimizer == "sgd":
         return torch.optim.SGD(tensors, momentum=settings.momentum, **common)
     return (torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam)(tensors, **common)
-
-
-@cache
-def _plain_step(kind: type[torch.optim.Optimizer]) -> Callable[[torch.optim.Optimizer], Any]:
-    """Return the update of an optimizer without the wrappers of torch, which import torch._dynamo and cost time."""
-    return inspect.unwrap(kind.step)

@@ -3,7 +3,7 @@
 Shapes: b batch, n domains, d width, c classes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -104,6 +104,7 @@ class Penalized(Method):
 
     saved_attributes = ("optimizer", "steps")
     min_domains = 2
+    capturable = True
 
     def setup(self) -> None:
         self.penalty = PENALTIES[self.settings.penalty]
@@ -116,6 +117,11 @@ class Penalized(Method):
 
     def begin_stage(self, info: StageInfo) -> None:
         self.unlabelled = info.unlabelled
+
+    def capture_key(self) -> Hashable | None:
+        resets = self.anneal and self.steps == self.anneal
+        draws = self.unlabelled and self.settings.unlabelled == "source"  # on the CPU
+        return None if resets or draws else (self.steps >= self.anneal,)
 
     def step(self, batch: DomainBatch) -> Metrics:
         settings, annealed = self.settings, self.steps >= self.anneal

@@ -51,7 +51,7 @@ class CapturedPasses:
 
     def __init__(self, forward: Callable[..., Outputs], inputs: Sequence[Tensor], addresses: Hashable = None) -> None:
         self.addresses = addresses  # of tensors the graph reads that are no inputs; it reads there whatever happens
-        self.pool = _memory_pool(inputs[0].device)
+        self.pool = memory_pool(inputs[0].device)
         self.captured = capture(forward, inputs, self.pool)
         self.captured_backward: dict[Hashable, CapturedPass] = {}
         self.replays = 0
@@ -185,7 +185,7 @@ def capture(function: Callable[..., Outputs], inputs: Sequence[Tensor], pool: An
     """Run the function once so that libraries initialise, which cannot be captured, then capture a second run."""
     copies = [each.detach().clone() for each in inputs]
     device = copies[0].device
-    side, current = _stream(device, "warm-up"), torch.cuda.current_stream(device)
+    side, current = side_stream(device, "warm-up"), torch.cuda.current_stream(device)
     side.wait_stream(current)
     with torch.cuda.stream(side):
         function(*copies)
@@ -193,18 +193,19 @@ def capture(function: Callable[..., Outputs], inputs: Sequence[Tensor], pool: An
     graph = torch.cuda.CUDAGraph()
     with (
         torch.cuda.device(device),
-        torch.cuda.graph(graph, pool=pool, stream=_stream(device, "capture"), capture_error_mode="thread_local"),
+        torch.cuda.graph(graph, pool=pool, stream=side_stream(device, "capture"), capture_error_mode="thread_local"),
     ):
         outputs = function(*copies)
     return CapturedPass(copies, tuple(outputs), graph)
 
 
 @cache
-def _stream(device: torch.device, purpose: str) -> torch.cuda.Stream:
+def side_stream(device: torch.device, purpose: str) -> torch.cuda.Stream:
     """Return one stream per device, on which torch's default may not be, and purpose: freed memory stays on it."""
     return torch.cuda.Stream(device)
 
 
-def _memory_pool(device: torch.device) -> Any:
+def memory_pool(device: torch.device) -> Any:
+    """Return a new memory pool for graphs."""
     with torch.cuda.device(device):
         return torch.cuda.graph_pool_handle()

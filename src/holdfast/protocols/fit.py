@@ -18,6 +18,7 @@ from holdfast.core.seeds import process_rng_state, rng_state, set_process_rng_st
 from holdfast.core.tape import collect_shares, mean_shares
 from holdfast.data.batches import Batches
 from holdfast.methods.base import Method, Metrics
+from holdfast.methods.captured import captured_steps, release_captures
 from holdfast.protocols.resume import Interrupted, Saver
 from holdfast.protocols.select import Choose, Validation, best_mean, newest, should_stop
 
@@ -34,6 +35,7 @@ class FitResult:
     validations: list[Validation]
     history: list[dict[str, Any]]  # per validation: phase, step, metrics of that step, scores and losses
     microbatches: int = 1  # per batch, at the end
+    compiled: str = ""  # how steps on a GPU were computed: captured, or why they were not
 
 
 @dataclass(slots=True)
@@ -58,9 +60,13 @@ def fit(
     saver: Saver | None = None,
     saved: dict[str, Any] | None = None,
     tick: Callable[[Metrics], None] | None = None,
+    compile: str = "auto",
 ) -> FitResult:
-    """Train `steps` steps per phase, validate every `every` steps, and restore the selected step after each phase."""
-    state = _State()
+    """Train `steps` steps per phase, validate every `every` steps, and restore the selected step after each phase.
+
+    With `compile="auto"`, steps on a GPU are captured as CUDA graphs where the method supports it.
+    """
+    state, compiled = _State(), ""
     if saved is not None:
         for name in method.phases[: saved["phase"] + 1]:
             method.begin_phase(name)
@@ -74,31 +80,33 @@ def fit(
         method.train()  # after begin_phase, which may freeze modules
         pick = newest if method.phases[number] in method.keeps_last else choose
         recent = RecentMetrics()
-        while state.step < steps or state.unvalidated is not None:
-            if state.unvalidated is None:
-                metrics = method.solve(batches.one_pass()) if method.full_batch else train_step(method, next(batches))
-                state.step += 1
-                recent.add(state.step, metrics, batches)
-                if tick is not None:
-                    tick(metrics)
-                if state.step % every == 0 or state.step == steps:
-                    recent.check()
-                    state.unvalidated = _to_floats(metrics)
-            if state.unvalidated is not None:
-                try:
-                    _validate(state, method, validate)
-                except Interrupted:  # on resume the validation is repeated
-                    if saver is not None:
-                        saver.save(_pack(state, method, batches))
-                    raise
-                is_picked = pick(state.validations) == len(state.validations) - 1 and not method.phase_ended
-                if is_picked or state.snapshot is None:
-                    state.snapshot = copy.deepcopy(method.state_dict())
-                if method.phase_ended or should_stop(state.validations, pick, patience):
-                    break
-            if saver is not None and saver.due():
-                recent.check()  # never save a diverged state
-                saver.save(_pack(state, method, batches))
+        with captured_steps(method, compile=compile) as capture:
+            while state.step < steps or state.unvalidated is not None:
+                if state.unvalidated is None:
+                    metrics = _next_step(method, batches)
+                    state.step += 1
+                    recent.add(state.step, metrics, batches)
+                    if tick is not None:
+                        tick(metrics)
+                    if state.step % every == 0 or state.step == steps:
+                        recent.check()
+                        state.unvalidated = _to_floats(metrics)
+                if state.unvalidated is not None:
+                    try:
+                        _validate(state, method, validate)
+                    except Interrupted:  # on resume the validation is repeated
+                        if saver is not None:
+                            saver.save(_pack(state, method, batches))
+                        raise
+                    is_picked = pick(state.validations) == len(state.validations) - 1 and not method.phase_ended
+                    if is_picked or state.snapshot is None:
+                        state.snapshot = copy.deepcopy(method.state_dict())
+                    if method.phase_ended or should_stop(state.validations, pick, patience):
+                        break
+                if saver is not None and saver.due():
+                    recent.check()  # never save a diverged state
+                    saver.save(_pack(state, method, batches))
+        compiled = "" if capture is None else capture.summary
         state.step = steps  # also after early stopping
         if saver is not None and saver.due_before_scoring():
             saver.save(_pack(state, method, batches))
@@ -108,7 +116,11 @@ def fit(
     if method.choices:
         _choose(state, method, validate)
     chosen = state.validations[choose(state.validations)]
-    return FitResult(chosen.step, state.validations, state.history, method.microbatches)
+    return FitResult(chosen.step, state.validations, state.history, method.microbatches, compiled)
+
+
+def _next_step(method: Method, batches: Batches) -> Metrics:
+    return method.solve(batches.one_pass()) if method.full_batch else train_step(method, next(batches))
 
 
 def _to_floats(metrics: Metrics) -> dict[str, float]:
@@ -256,7 +268,7 @@ def train_step(method: Method, batch: DomainBatch) -> Metrics:
     while True:
         try:
             with use_process_rng(), collect_shares() as passes:
-                metrics = method.step(batch)
+                metrics = method.take_step(batch)
             parallel.average_batch_statistics(method)
             return {**metrics, **mean_shares(passes)}
         except torch.OutOfMemoryError:
@@ -264,6 +276,7 @@ def train_step(method: Method, batch: DomainBatch) -> Metrics:
         _double_microbatches(method, batch)
         for optimizer in method.optimizers():
             optimizer.discard_gradients()
+        release_captures(method)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 

@@ -154,7 +154,7 @@ class _Trainer:
             transform_generator=local, transform=self.transform,
             augment=task.augment if isinstance(task, Augmenting) else None,
         )  # fmt: skip
-        return fit(method, batches, validate, every=spec.every, patience=spec.patience, **loop)
+        return fit(method, batches, validate, every=spec.every, patience=spec.patience, compile=spec.compile, **loop)
 
     def _validation_rows(self, stage: Stage) -> tuple[Part, ...]:
         """Return the rows that the selection is scored on."""
@@ -230,6 +230,7 @@ def _result(
         "train": list(_names(stage.train)),
         "step": fitted.step,
         **({"pieces": fitted.microbatches} if fitted.microbatches > 1 else {}),
+        **({"compiled": fitted.compiled} if fitted.compiled else {}),
         **scores,
         "right": {domain: packed(values.tolist()) for domain, values in correct.items() if values is not None},
         **({"predictions": summaries} if summaries else {}),

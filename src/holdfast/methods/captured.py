@@ -1,0 +1,322 @@
+"""Training steps as CUDA graphs: a step is captured once per shape of a batch and replayed, in one launch.
+
+A method takes part if `capture_key` is not None. After a few eager steps with the same key, the step is captured and
+compared with an eager step from the same state; if it cannot be captured or differs, training continues eagerly.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from holdfast.core import inputs, parallel
+from holdfast.core.batch import DomainBatch
+from holdfast.core.errors import warn
+from holdfast.core.seeds import rng_state, set_rng_state
+from holdfast.core.tape import collect_shares, mean_shares
+from holdfast.methods.base import Method, Metrics
+from holdfast.nn.cuda_graphs import GRAPH_LOCK, capture_key, memory_pool, side_stream
+
+WARMUP_STEPS = 3  # eager steps with one key before its step is captured
+CHECKED_STEPS = 2  # replays of every graph that are compared with an eager step
+MAX_GRAPHS = 12  # per method; batches of further shapes are computed eagerly
+STEP_TOLERANCE = 0.1  # norm of the difference of two updates, relative to the update: kernels add in any order
+METRIC_TOLERANCE = 0.02
+SYNCHRONISING = "synchronizing CUDA operation"  # in the warning of torch
+
+
+class Recorder(Protocol):
+    """Runs and captures work of a device; tests replace it on a CPU."""
+
+    def warm_up(self, function: Callable[[], Any]) -> Any: ...
+    def synchronisations(self) -> AbstractContextManager[list[str]]: ...
+    def record(self, function: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]: ...
+
+
+class CudaRecorder:
+    """Captures work of a GPU; the graphs of one recorder share their memory, because results are copied at once."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.pool = device, memory_pool(device)
+
+    def warm_up(self, function: Callable[[], Any]) -> Any:
+        """Run a function on a stream of its own, as capturing needs."""
+        side, current = side_stream(self.device, "warm-up"), torch.cuda.current_stream(self.device)
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            result = function()
+        current.wait_stream(side)
+        return result
+
+    @contextmanager
+    def synchronisations(self) -> Iterator[list[str]]:
+        """Collect the places in the code where the CPU waits for the GPU, which cannot be captured."""
+        places: list[str] = []
+        mode = torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                yield places
+            finally:
+                torch.cuda.set_sync_debug_mode(mode)
+        for each in caught:
+            if SYNCHRONISING in str(each.message):
+                places.append(f"{Path(each.filename).name}, line {each.lineno}")
+            else:
+                warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+    def record(self, function: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
+        """Capture a function without running it; return its result, which every replay overwrites, and the replay."""
+        graph = torch.cuda.CUDAGraph()
+        with (
+            GRAPH_LOCK,
+            torch.cuda.device(self.device),
+            torch.cuda.graph(
+                graph, pool=self.pool, stream=side_stream(self.device, "capture"), capture_error_mode="thread_local"
+            ),
+        ):
+            result = function()
+        return result, graph.replay
+
+
+@dataclass
+class _CapturedStep:
+    """The graph of one key, with the memory it reads its batch from and writes its metrics to."""
+
+    batch: DomainBatch
+    replay: Callable[[], None]
+    names: list[str]
+    packed: Tensor  # (m,) metrics
+    advances: list[int]  # what one step adds to every counter
+    checks: int = CHECKED_STEPS
+
+
+class StepCapture:
+    """Takes the steps of a method: eagerly at first, then by replaying captured ones."""
+
+    def __init__(self, method: Method, recorder: Recorder) -> None:
+        self.method, self.recorder = method, recorder
+        self.optimizers = method.optimizers()
+        self.accumulates = any(optimizer.settings.accumulate > 1 for optimizer in self.optimizers)
+        self.graphs = OrderedDict[Hashable, _CapturedStep]()
+        self.seen = Counter[Hashable]()
+        self.reason = ""  # why the steps are no longer captured
+        self.replays = 0
+        self.counters: list[tuple[Any, str]] = [
+            (optimizer, name) for optimizer in self.optimizers for name in ("calls", "finished")
+        ]
+        numbers = (name for name in method.saved_attributes if type(getattr(method, name)) is int)
+        self.counters += [(method, name) for name in numbers]
+        for optimizer in self.optimizers:
+            optimizer.keep_rates_on_device()
+
+    def __call__(self, batch: DomainBatch) -> Metrics:
+        key = self._key(batch)
+        if key is None:
+            return self._step(batch)
+        if (captured := self.graphs.get(key)) is not None:
+            return self._replay(captured, batch) if captured.checks == 0 else self._verified(batch, key, captured)
+        self.seen[key] += 1
+        if self.seen[key] <= WARMUP_STEPS or len(self.graphs) >= MAX_GRAPHS:
+            return self.recorder.warm_up(lambda: self._step(batch))
+        return self._verified(batch, key, None)
+
+    def _key(self, batch: DomainBatch) -> Hashable | None:
+        """Return what a graph depends on besides the values of tensors; None if this step is computed eagerly."""
+        if self.reason or self.accumulates or self.method.microbatches > 1:
+            return None
+        tensors = _tensors_of(batch)
+        own = self.method.capture_key()
+        if own is None or tensors is None:
+            return None
+        versions = tuple(optimizer.version for optimizer in self.optimizers)
+        shapes = tuple(None if t is None else (t.shape, t.dtype) for t in tensors)
+        return own, versions, type(batch.x), shapes, batch.domains, batch.sizes, capture_key(batch.y)
+
+    def _step(self, batch: DomainBatch) -> Metrics:
+        with collect_shares() as passes:
+            metrics = self.method.step(batch)
+        return {**metrics, **mean_shares(passes)}
+
+    def _replay(self, captured: _CapturedStep, batch: DomainBatch) -> Metrics:
+        for optimizer in self.optimizers:
+            optimizer.set_rates()
+        _copy_batch(captured.batch, batch)
+        captured.replay()
+        self.replays += 1
+        for (owner, name), more in zip(self.counters, captured.advances, strict=True):
+            setattr(owner, name, getattr(owner, name) + more)
+        return dict(zip(captured.names, captured.packed.clone().unbind(0), strict=True))
+
+    def _verified(self, batch: DomainBatch, key: Hashable, captured: _CapturedStep | None) -> Metrics:
+        """Take an eager step, repeat it from the same state by a replay, and compare both.
+
+        If the step cannot be captured, or if the results differ, the eager result stays.
+        """
+        before, random, counts = self._state(), rng_state(), self._counts()
+        with self.recorder.synchronisations() as places:
+            metrics = self.recorder.warm_up(lambda: self._step(batch))
+        if places:
+            return self._give_up(f"the CPU waits for the GPU in {places[0]}", metrics)
+        after, random_after, counts_after = self._state(), rng_state(), self._counts()
+        if [address for address, _ in before] != [address for address, _ in after]:
+            return self._give_up("a step replaces tensors of the method", metrics)
+        self._write(before, random, counts)
+        try:
+            if captured is None:
+                advances = [b - a for a, b in zip(counts, counts_after, strict=True)]
+                captured = self._captured(batch, advances)
+                self._set_counts(counts)
+            replayed = self._replay(captured, batch)
+        except (RuntimeError, torch.OutOfMemoryError) as error:
+            self._write(after, random_after, counts_after)
+            return self._give_up(f"capturing failed ({' '.join(str(error).split())[:160]})", metrics)
+        if not self._is_close(before, after, metrics, replayed):
+            self._write(after, random_after, counts_after)
+            return self._give_up("a replay differs from an eager step", metrics)
+        captured.checks -= 1
+        self.graphs[key] = captured
+        return metrics
+
+    def _captured(self, batch: DomainBatch, advances: list[int]) -> _CapturedStep:
+        copied = _clone_batch(batch)
+        names: list[str] = []
+
+        def step() -> Tensor:
+            metrics = self._step(copied)
+            names[:] = metrics
+            return torch.stack([value.detach().float() for value in metrics.values()])
+
+        with ExitStack() as stack:
+            for optimizer in self.optimizers:
+                stack.enter_context(optimizer.capturing())
+            packed, replay = self.recorder.record(step)
+        return _CapturedStep(copied, replay, names, packed, advances)
+
+    def _state(self) -> list[tuple[int, Tensor]]:
+        """Return addresses and copies of all tensors that a step changes, the parameters first."""
+        return [(tensor.data_ptr(), tensor.detach().clone()) for tensor in self._tensors()]
+
+    def _tensors(self) -> list[Tensor]:
+        moments = [tensor for optimizer in self.optimizers for tensor in optimizer.state_tensors()]
+        return [*self.method.parameters(), *self.method.buffers(), *moments]
+
+    @torch.no_grad()
+    def _write(self, state: Sequence[tuple[int, Tensor]], random: Any, counts: Sequence[int]) -> None:
+        for tensor, (_, value) in zip(self._tensors(), state, strict=True):
+            tensor.copy_(value)
+        set_rng_state(random)
+        self._set_counts(counts)
+
+    def _counts(self) -> list[int]:
+        return [getattr(owner, name) for owner, name in self.counters]
+
+    def _set_counts(self, counts: Sequence[int]) -> None:
+        for (owner, name), count in zip(self.counters, counts, strict=True):
+            setattr(owner, name, count)
+
+    @torch.no_grad()
+    def _is_close(
+        self, before: Sequence[tuple[int, Tensor]], after: Sequence[tuple[int, Tensor]], eager: Metrics, replay: Metrics
+    ) -> bool:
+        """Whether the present parameters and the metrics of a replay equal those of an eager step."""
+        if list(eager) != list(replay):
+            return False
+        moved, difference = 0.0, 0.0
+        for parameter, (_, start), (_, end) in zip(self.method.parameters(), before, after, strict=False):
+            moved += float((end - start).float().square().sum())
+            difference += float((parameter - end).float().square().sum())
+        pairs = zip(eager.values(), replay.values(), strict=True)
+        close = [
+            torch.isclose(a.float(), b.to(a.device), rtol=METRIC_TOLERANCE, atol=1e-4, equal_nan=True) for a, b in pairs
+        ]
+        return all(map(bool, close)) and not difference > STEP_TOLERANCE**2 * moved
+
+    def _give_up(self, reason: str, metrics: Metrics) -> Metrics:
+        self.reason = reason
+        self.graphs.clear()
+        _warn_once(f"steps of {type(self.method).__name__} are not captured as CUDA graphs, because {reason}")
+        return metrics
+
+    def release(self) -> None:
+        """Free the graphs and their memory; later steps start again."""
+        self.graphs.clear()
+        self.seen.clear()
+
+    @property
+    def summary(self) -> str:
+        """How the steps were computed: `captured`, or the reason why they were not; empty if none was due."""
+        return "captured" if self.replays and not self.reason else self.reason
+
+
+@contextmanager
+def captured_steps(method: Method, *, compile: str) -> Iterator[StepCapture | None]:
+    """Let the innermost method take its steps by captured CUDA graphs inside; on a CPU nothing changes."""
+    inner = method.methods()[-1]
+    device = next((parameter.device for parameter in inner.parameters()), torch.device("cpu"))
+    if compile == "off" or device.type != "cuda" or parallel.active() or method.full_batch:
+        yield None
+        return
+    if not inner.capturable:
+        _warn_once(f"steps of {type(inner).__name__} are not captured as CUDA graphs, because they decide on the CPU")
+        yield None
+        return
+    with use_capture(StepCapture(inner, CudaRecorder(device))) as capture:
+        yield capture
+
+
+@contextmanager
+def use_capture(capture: StepCapture) -> Iterator[StepCapture]:
+    """Let a method take its steps by `capture` inside."""
+    method = capture.method
+    method.taker = capture
+    try:
+        yield capture
+    finally:
+        method.taker = None
+        capture.release()
+        for optimizer in capture.optimizers:
+            optimizer.keep_rates_on_host()
+
+
+def release_captures(method: Method) -> None:
+    """Free the CUDA graphs of a method and of those that it wraps."""
+    for part in method.methods():
+        if isinstance(part.taker, StepCapture):
+            part.taker.release()
+
+
+@cache
+def _warn_once(sentence: str) -> None:
+    warn(sentence)
+
+
+def _tensors_of(batch: DomainBatch) -> list[Tensor | None] | None:
+    """Return the tensors of a batch; None for graphs, whose shapes do not repeat, and for two inputs per example."""
+    if isinstance(batch.x, Tensor):
+        return [batch.x, batch.y]
+    if isinstance(batch.x, inputs.Tokens):
+        x = batch.x
+        return [x.ids, x.mask, x.types, x.at, batch.y]
+    return None
+
+
+def _clone_batch(batch: DomainBatch) -> DomainBatch:
+    x = inputs.map_tensors(lambda t: t.clone(), batch.x)
+    return DomainBatch(x, batch.y.clone(), batch.domains, batch.sizes)
+
+
+def _copy_batch(target: DomainBatch, source: DomainBatch) -> None:
+    for to, value in zip(_tensors_of(target) or (), _tensors_of(source) or (), strict=True):
+        if to is not None and value is not None:
+            to.copy_(value, non_blocking=True)
