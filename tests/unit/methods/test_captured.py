@@ -1,5 +1,6 @@
 """Captured steps equal eager ones; a recorder for the CPU stands in for CUDA graphs."""
 
+import copy
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
@@ -205,8 +206,7 @@ def test_a_checkpoint_holds_numbers_and_continues_exactly() -> None:
     with use_capture(recorder.capture):
         for batch in batches[:9]:
             method.take_step(batch)
-        state, random = method.state_dict(), torch.get_rng_state()
-        state = {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
+        state, random = copy.deepcopy(method.state_dict()), torch.get_rng_state()
         rates = [group["lr"] for group in method.optimizer.state_dict()["optimizer"]["param_groups"]]
         assert all(isinstance(rate, float) for rate in rates)
         resumed = _method("erm", settings)

@@ -241,3 +241,23 @@ def test_without_scalars_or_decay_there_is_one_group():
     plain = Optimizer(OptimizerSettings(), list(nn.Linear(2, 2).parameters()))
     undecayed = Optimizer(OptimizerSettings(weight_decay=0.0), list(router().parameters()))
     assert len(plain.optimizer.param_groups) == len(undecayed.optimizer.param_groups) == 1
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_moments_of_a_checkpoint_take_the_memory_layout_of_the_weights(name):
+    """Files hold contiguous tensors; the weights of convolutions may have channels last."""
+    torch.manual_seed(0)
+    start, x = torch.randn(4, 3, 3, 3), torch.randn(2, 3, 5, 5)
+    settings, results = OptimizerSettings(optimizer=name, lr=0.1), []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        weight = nn.Parameter(start.clone().contiguous(memory_format=layout))
+        optimizer = Optimizer(settings, [weight])
+        optimizer.minimize(torch.conv2d(x, weight).pow(2).mean())
+        state = optimizer.state_dict()
+        moments = state["optimizer"]["state"][0]
+        moments.update({key: value.contiguous() for key, value in moments.items() if value is not None})
+        optimizer.load_state_dict(state)
+        assert all(value.stride() == weight.stride() for value in optimizer.state_tensors() if value.dim())
+        optimizer.minimize(torch.conv2d(x, weight).pow(2).mean())
+        results.append(weight.detach().contiguous())
+    torch.testing.assert_close(*results)

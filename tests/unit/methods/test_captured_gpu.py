@@ -1,0 +1,91 @@
+"""Steps captured as CUDA graphs on a GPU."""
+
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from holdfast import catalog
+from holdfast.core.batch import DomainBatch
+from holdfast.methods.base import Method, StageInfo
+from holdfast.methods.captured import CudaRecorder, captured_steps
+from holdfast.methods.optim import Optimizer, OptimizerSettings
+from holdfast.nn.heads import Linear
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
+from holdfast.tasks.classify import Classify
+
+pytestmark = pytest.mark.gpu
+STEPS, WIDTH = 20, 32
+
+
+class SynchronisingLoss(Classify):
+    """Reads the loss on the CPU in every step."""
+
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        loss = super().loss(outputs, y)
+        return loss if loss.item() >= 0 else -loss
+
+
+def _method(name: str, *, precision: str, optimizer: str = "adamw", task: Classify | None = None) -> Method:
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(WIDTH, 64), nn.LayerNorm(64), nn.GELU(), nn.Dropout(0.1))
+    model = Model(body, NoNeck(64), Linear(64, 3), precision=precision).cuda()
+    settings = OptimizerSettings(optimizer=optimizer, lr=0.003, schedule="cosine", warmup=3, steps=STEPS, clip=1.0)
+    make = partial(Optimizer, settings)
+    method = catalog.build("methods", name, model, options={}, task=task or Classify(), optimizer=make).cuda()
+    method.begin_stage(StageInfo(0, ("a", "b")))
+    return method.train()
+
+
+def _batches() -> list[DomainBatch]:
+    rng = torch.Generator().manual_seed(1)
+    draws = [(torch.randn(16, WIDTH, generator=rng), torch.randint(0, 3, (16,), generator=rng)) for _ in range(STEPS)]
+    return [DomainBatch(x.cuda(), y.cuda(), (0, 1), (8, 8)) for x, y in draws]
+
+
+def _train(method: Method, *, compile: str) -> tuple[list[float], str]:
+    torch.manual_seed(2)
+    with captured_steps(method, compile=compile) as capture:
+        risks = [float(method.take_step(batch)["risk"]) for batch in _batches()]
+    return risks, "" if capture is None else capture.summary
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["erm", "group-dro", "coral", "vrex", "fishr", "dann"])
+def test_captured_steps_train_as_eager_ones(name: str, precision: str) -> None:
+    eager, replayed = (_method(name, precision=precision) for _ in range(2))
+    expected, _ = _train(eager, compile="off")
+    risks, summary = _train(replayed, compile="auto")
+    assert summary == "captured"
+    assert risks == pytest.approx(expected, rel=0.02, abs=1e-3)
+    for a, b in zip(eager.parameters(), replayed.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0.02, atol=0.003)
+
+
+def test_sgd_is_captured() -> None:
+    risks, summary = _train(_method("erm", precision="fp32", optimizer="sgd"), compile="auto")
+    expected, _ = _train(_method("erm", precision="fp32", optimizer="sgd"), compile="off")
+    assert summary == "captured"
+    assert risks == pytest.approx(expected, rel=0.01, abs=1e-3)
+
+
+def test_a_step_that_synchronises_stays_eager() -> None:
+    risks, summary = _train(_method("erm", precision="fp32", task=SynchronisingLoss()), compile="auto")
+    assert summary.startswith("the CPU waits for the GPU in ")
+    assert all(torch.tensor(risks).isfinite())
+
+
+def test_a_failed_capture_leaves_a_usable_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the check for synchronisations the capture itself fails, and training goes on eagerly."""
+    @contextmanager
+    def none_seen(self):
+        yield []
+
+    monkeypatch.setattr(CudaRecorder, "synchronisations", none_seen)
+    risks, summary = _train(_method("erm", precision="fp32", task=SynchronisingLoss()), compile="auto")
+    assert summary.startswith("capturing failed")
+    expected, _ = _train(_method("erm", precision="fp32"), compile="off")
+    assert risks == pytest.approx(expected, rel=0.01, abs=1e-3)
