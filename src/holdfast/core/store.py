@@ -83,22 +83,53 @@ class TokenStore(Store):
 
 
 class GraphStore(Store):
-    """Graphs, one `Graphs` object per example."""
+    """All graphs as one disconnected graph, from which batches are gathered on its device.
 
-    def __init__(self, graphs: Sequence[Graphs]) -> None:
-        self.graphs = list(graphs)
+    The numbers of nodes and edges per graph stay on the CPU, so that the CPU knows the size of a batch without waiting
+    for the device.
+    """
+
+    def __init__(self, graphs: Graphs, nodes: Tensor, edges: Tensor) -> None:
+        assert len(graphs) == len(nodes) == len(edges)
+        self.graphs, self.nodes, self.edges = graphs, nodes, edges  # the numbers of nodes and edges have shape (n,)
+        self.first_node, self.first_edge = nodes.cumsum(0) - nodes, edges.cumsum(0) - edges
+
+    @staticmethod
+    def build(graphs: Sequence[Graphs]) -> GraphStore:
+        """Join graphs, each a `Graphs` of one graph."""
+        nodes = torch.tensor([len(graph.nodes) for graph in graphs])
+        return GraphStore(inputs.cat(graphs), nodes, torch.tensor([graph.edges.shape[1] for graph in graphs]))
 
     def __len__(self) -> int:
-        return len(self.graphs)
+        return len(self.nodes)
 
     def lengths(self) -> Tensor:
-        return torch.tensor([len(g.nodes) for g in self.graphs])
+        return self.nodes
 
     def take(self, rows: Tensor) -> Graphs:
-        return inputs.cat([self.graphs[i] for i in rows.tolist()])
+        rows, device = rows.cpu(), self.graphs.nodes.device
+        nodes, edges = self.nodes[rows], self.edges[rows]
+        new_first = nodes.cumsum(0) - nodes
+        # per graph: its index and the shifts of its nodes and edges, copied to the device at once
+        index = torch.arange(len(rows))
+        moves = [nodes, edges, index, self.first_node[rows] - new_first]
+        moves.append(self.first_edge[rows] - (edges.cumsum(0) - edges))
+        counts, edge_counts, index, node_shift, edge_shift = inputs.to(torch.stack(moves), device).unbind(0)
+        v, e = int(nodes.sum()), int(edges.sum())
+        owner = index.repeat_interleave(counts, output_size=v)  # (v,)
+        edge_owner = index.repeat_interleave(edge_counts, output_size=e)  # (e,)
+        at = torch.arange(e, device=device) + edge_shift[edge_owner]
+        weights = self.graphs.weights
+        return Graphs(
+            nodes=self.graphs.nodes[torch.arange(v, device=device) + node_shift[owner]],
+            edges=self.graphs.edges[:, at] - node_shift[edge_owner],
+            owner=owner,
+            count=len(rows),
+            weights=None if weights is None else weights[at],
+        )
 
     def to(self, device: torch.device | str) -> GraphStore:
-        return GraphStore([inputs.to(g, device) for g in self.graphs])
+        return GraphStore(inputs.to(self.graphs, device), self.nodes, self.edges)
 
 
 class JointStore(Store):
@@ -130,7 +161,9 @@ def join(stores: Sequence[Store]) -> Store:
         pairs = [s for s in stores if isinstance(s, JointStore)]
         return JointStore(join([s.first for s in pairs]), join([s.second for s in pairs]))
     if isinstance(first, GraphStore):
-        return GraphStore([g for s in stores if isinstance(s, GraphStore) for g in s.graphs])
+        packed = [s for s in stores if isinstance(s, GraphStore)]
+        sizes = (torch.cat([s.nodes for s in packed]), torch.cat([s.edges for s in packed]))
+        return GraphStore(inputs.cat([s.graphs for s in packed]), *sizes)
     tokens = [s for s in stores if isinstance(s, TokenStore)]
     assert len(tokens) == len(stores), "stores of different kinds cannot be joined"
     types = [s.types for s in tokens if s.types is not None]

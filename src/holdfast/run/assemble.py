@@ -198,7 +198,9 @@ def _method(
     with seeded(spec.seed, "init", "method"):
         ends = () if copied else _neck_and_head(spec, dataset, encoder, task, trained)
         model = (copied or Model(backbone, *ends, precision=spec.precision)).to(device)
-        if device.type == "cuda" and isinstance(model.backbone, ImageBackbone):  # convolutions are faster in this layout
+        if device.type == "cuda" and isinstance(
+            model.backbone, ImageBackbone
+        ):  # convolutions are faster in this layout
             model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         model.scale = task.scale if isinstance(task, Regress) else None
         optimizer = partial(Optimizer, _optimizer(spec))

@@ -64,7 +64,7 @@ def test_join_concatenates_stores():
     stores = [TokenStore.build([[1], [2, 3]], pad=0), TokenStore.build([[4, 5, 6]], pad=0)]
     assert join(stores).take(torch.tensor([2, 0])).ids.tolist() == [[4, 5, 6], [1, 0, 0]]
     assert len(join([TensorStore(torch.zeros(2, 3)), TensorStore(torch.ones(1, 3))])) == 3
-    assert len(join([GraphStore([graph(2, 0)]), GraphStore([graph(3, 1)])])) == 2
+    assert len(join([GraphStore.build([graph(2, 0)]), GraphStore.build([graph(3, 1)])])) == 2
 
 
 def test_other_types_are_type_errors():

@@ -36,7 +36,7 @@ class GraphBackbone(Backbone):
 
     def prepare(self, examples: Sequence[Graphs]) -> GraphStore:
         signed = self.settings["kind"] == "gin" or self.form.edge_width > 1
-        return GraphStore([self.form.prepare(graph, signed=signed) for graph in examples])
+        return self.form.prepare_all(examples, signed=signed)
 
     def preparation_key(self) -> str:
         return fingerprint(json.dumps(["graph", self.settings["kind"], self.settings["form"]], sort_keys=True))

@@ -6,6 +6,7 @@ Shapes: v nodes, e edges, d width, k columns.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,8 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from holdfast.core import inputs
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Graphs
+from holdfast.core.store import GraphStore
 
 NODES = ("numbers", "categories", "degree", "scaled-degree")
 MAX_CATEGORY = 1_000_000  # an encoder has a vector per category from 0 on
@@ -81,6 +84,13 @@ class GraphForm:
             return Categories(self.categories, width, others=self.nodes == "categories")
         return nn.Linear(self.inputs if self.nodes == "numbers" else 1, width)
 
+    def prepare_all(self, graphs: Sequence[Any], *, signed: bool) -> GraphStore:
+        """Check and convert many raw graphs: at once if they have the same form, else one by one, to name the error."""
+        if (joined := _joined(graphs)) is not None:
+            with suppress(BadInput):
+                return GraphStore(self._converted(joined.graphs, signed=signed), joined.nodes, joined.edges)
+        return GraphStore.build([self.prepare(graph, signed=signed) for graph in graphs])
+
     def prepare(self, graph: Any, *, signed: bool) -> Graphs:
         """Check the shapes of a raw graph and convert its features."""
         if not isinstance(graph, Graphs) or graph.count != 1:
@@ -93,10 +103,15 @@ class GraphForm:
         if ends.numel() and not 0 <= int(ends.min()) <= int(ends.max()) < len(graph.nodes):
             low, high = int(ends.min()), int(ends.max())
             raise BadInput(f"edges refer to nodes {low} to {high} of a graph with {len(graph.nodes)} nodes")
-        weights = self._edges(graph.weights, ends.shape[1])
+        return self._converted(graph, signed=signed)
+
+    def _converted(self, graph: Graphs, *, signed: bool) -> Graphs:
+        """Convert the features of one or more graphs."""
+        self._check_nodes(graph.nodes)
+        weights = self._edges(graph.weights, graph.edges.shape[1])
         if weights is not None and not signed and weights.numel() and not float(weights.min()) >= 0:
             raise BadInput("gcn needs edge weights of 0 or more: use gin for edges with other features")
-        return Graphs(self._nodes(graph), ends.long(), graph.owner, 1, weights)
+        return Graphs(self._nodes(graph), graph.edges.long(), graph.owner, graph.count, weights)
 
     def _check_nodes(self, nodes: Tensor) -> None:
         columns = {"numbers": self.inputs, "categories": len(self.categories)}.get(self.nodes, 0)
@@ -161,6 +176,25 @@ class Categories(nn.Module):
         return self.table(nodes + self.first).sum(dim=1)
 
 
+def _joined(graphs: Sequence[Any]) -> GraphStore | None:
+    """Join raw graphs if each is one graph with nodes and valid edges, and all have features of the same form."""
+    if not len(graphs) or not all(isinstance(graph, Graphs) and graph.count == 1 for graph in graphs):
+        return None
+    forms = {(g.nodes.dtype, g.nodes.shape[1:], g.edges.dtype, g.edges.dim(), len(g.edges)) for g in graphs}
+    features = {None if g.weights is None else (g.weights.dtype, g.weights.shape[1:]) for g in graphs}
+    _, columns, kind, *shape = next(iter(forms))
+    if len(forms) > 1 or len(features) > 1 or len(columns) != 1 or kind != torch.long or shape != [2, 2]:
+        return None
+    if any(g.weights is not None and len(g.weights) != g.edges.shape[1] for g in graphs):
+        return None
+    nodes = torch.tensor([len(graph.nodes) for graph in graphs])
+    edges = torch.tensor([graph.edges.shape[1] for graph in graphs])
+    ends = torch.cat([graph.edges for graph in graphs], dim=1)  # (2, e)
+    if int(nodes.min()) < 1 or bool(((ends < 0) | (ends >= nodes.repeat_interleave(edges))).any()):
+        return None
+    return GraphStore(inputs.cat(graphs), nodes, edges)
+
+
 def degrees(graph: Graphs) -> Tensor:
     """(v,) number of outgoing edges per node."""
     return torch.bincount(graph.edges[0], minlength=len(graph.nodes))
@@ -168,6 +202,8 @@ def degrees(graph: Graphs) -> Tensor:
 
 def _values(columns: Sequence[Tensor]) -> tuple[int, ...]:
     """Return the number of values per column, 0 to the largest, plus one for unseen values."""
+    if len({c.shape[1:] for c in columns}) == 1:
+        columns = [torch.cat(list(columns))]
     if any(c.numel() and int(c.min()) < 0 for c in columns):
         raise BadInput("categories of nodes and edges must be integers from 0 on: use floats for other numbers")
     largest = [c.amax(dim=0) for c in columns if len(c)] or [torch.zeros(columns[0].shape[1], dtype=torch.long)]
