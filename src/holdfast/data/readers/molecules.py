@@ -1,47 +1,31 @@
-"""Convert molecules in SMILES to graphs with the nine atom and three bond categories of OGB; split by scaffold."""
+"""Read molecules in SMILES as graphs with the nine atom and three bond categories of OGB; split by scaffold."""
 
-import functools
+import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from holdfast.core.errors import BadInput
+from holdfast.core.checkpoint import load_tree, save_tree
+from holdfast.core.errors import BadInput, warn
+from holdfast.core.files import cache_folder
 from holdfast.core.inputs import Graphs
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import GraphList, Raw, Subset
 from holdfast.data.readers import formats
 from holdfast.data.readers.columns import find
+from holdfast.data.readers.smiles import Parsed, import_rdkit, parse_all, parse_molecule
 from holdfast.data.readers.table import read_table
 
 NAMES = ("smiles", "canonical_smiles", "mol")
 TRAIN, VALID = 0.8, 0.1  # fractions of a scaffold split
 
-# values per feature in the order of their codes; other values get the code after the last one (Hu et al., 2020)
-ATOM = {
-    "number": tuple(range(1, 119)),
-    "chirality": ("CHI_UNSPECIFIED", "CHI_TETRAHEDRAL_CW", "CHI_TETRAHEDRAL_CCW", "CHI_OTHER"),
-    "degree": tuple(range(11)),
-    "charge": tuple(range(-5, 6)),
-    "hydrogens": tuple(range(9)),
-    "radicals": tuple(range(5)),
-    "hybridization": ("SP", "SP2", "SP3", "SP3D", "SP3D2"),
-    "aromatic": (False, True),
-    "ring": (False, True),
-}
-BOND = {
-    "type": ("SINGLE", "DOUBLE", "TRIPLE", "AROMATIC"),
-    "stereo": ("STEREONONE", "STEREOZ", "STEREOE", "STEREOCIS", "STEREOTRANS", "STEREOANY"),
-    "conjugated": (False, True),
-}
-_CODES = {
-    kind: [{value: i for i, value in enumerate(values)} for values in features.values()]
-    for kind, features in (("atom", ATOM), ("bond", BOND))
-}
+CACHED = 2000  # molecules from which on the parsed arrays are stored in the cache folder
+VERSION = "1"  # of the stored arrays
 
 
 class Molecules(GraphList):
@@ -82,66 +66,50 @@ def as_molecules(table: Dataset, rows: np.ndarray, where: str) -> Dataset:
 
 def molecules(texts: Sequence[str], where: str = "these SMILES", *, rows: Iterable[int] | None = None) -> list[Graphs]:
     """Return one graph per molecule with implicit hydrogens; `rows` are row numbers for error messages."""
-    rdkit = _import_rdkit()
+    if not len(texts):
+        return []
+    parsed = _cached(texts) if len(texts) >= CACHED else parse_all(texts)
+    if len(invalid := np.flatnonzero(parsed.atom_counts == 0)):
+        at = int(invalid[0])
+        row = at + 1 if rows is None else list(rows)[at]
+        raise BadInput(f"{where}, row {row}: '{texts[at][:60]}' is not a molecule in SMILES: fix or remove it")
+    return _to_graphs(parsed)
+
+
+def _cached(texts: Sequence[str]) -> Parsed:
+    """Return the parsed molecules, read from the cache folder if they were parsed before."""
+    version = import_rdkit().__version__
+    sha = hashlib.sha256(f"{VERSION}/{version}".encode())
+    for text in texts:
+        sha.update(len(data := text.encode()).to_bytes(8, "little") + data)
+    path = cache_folder() / "molecules" / f"{sha.hexdigest()[:32]}.safetensors"
+    if path.exists():
+        with suppress(BadInput, KeyError):  # a damaged file is written again
+            tree = load_tree(path)
+            return Parsed(*(tree[name].numpy() for name in Parsed._fields))
+    parsed = parse_all(texts)
+    try:
+        save_tree(path, {name: torch.from_numpy(array.copy()) for name, array in parsed._asdict().items()})
+    except BadInput:  # the run can continue without a cache
+        fix = "set HOLDFAST_CACHE to another folder"
+        warn(f"the cache {path.parent} cannot be written, so the next run parses the molecules again: {fix}")
+    return parsed
+
+
+def _to_graphs(parsed: Parsed) -> list[Graphs]:
+    """Return one graph per molecule; every bond is an edge in both directions, first all forward, then all backward."""
+    atoms, kinds, ends = parsed.atoms.astype(np.int64), parsed.bonds.astype(np.int64), parsed.ends.astype(np.int64)
+    first_atom = np.concatenate([[0], np.cumsum(parsed.atom_counts)]).tolist()
+    first_bond = np.concatenate([[0], np.cumsum(parsed.bond_counts)]).tolist()
     graphs = []
-    with rdkit.rdBase.BlockLogs():  # invalid SMILES are reported below
-        for row, text in zip(rows if rows is not None else range(1, len(texts) + 1), texts, strict=True):
-            molecule = _parse(rdkit.Chem, text)
-            if molecule is None or not molecule.GetNumAtoms():
-                raise BadInput(f"{where}, row {row}: '{text[:60]}' is not a molecule in SMILES: fix or remove it")
-            graphs.append(_to_graph(molecule))
+    for i in range(len(parsed.atom_counts)):
+        a, b = first_bond[i], first_bond[i + 1]
+        forward = ends[a:b].T  # (2, e / 2)
+        edges = np.concatenate([forward, forward[::-1]], axis=1)
+        weights = np.concatenate([kinds[a:b], kinds[a:b]])
+        nodes = torch.from_numpy(atoms[first_atom[i] : first_atom[i + 1]])
+        graphs.append(Graphs.single(nodes, torch.from_numpy(edges), torch.from_numpy(weights)))
     return graphs
-
-
-def _import_rdkit() -> Any:
-    try:
-        import rdkit
-        from rdkit import Chem, rdBase  # noqa: F401
-    except ImportError as error:
-        raise BadInput("reading SMILES needs RDKit: pip install 'holdfast[molecules]'") from error
-    return rdkit
-
-
-def _parse(chem: Any, text: str) -> Any:
-    """Parse SMILES; if only valences are unusual, as for metals in older sets, without checking them."""
-    if (molecule := chem.MolFromSmiles(text)) is not None:
-        return molecule
-    if (molecule := chem.MolFromSmiles(text, sanitize=False)) is None:
-        return None
-    try:
-        molecule.UpdatePropertyCache(strict=False)
-        chem.SanitizeMol(molecule, chem.SANITIZE_ALL ^ chem.SANITIZE_PROPERTIES)
-    except ValueError:  # for example rings that cannot be aromatic
-        return None
-    return molecule
-
-
-def _to_graph(molecule: Any) -> Graphs:
-    atoms, bonds, ends = [], [], []
-    for atom in map(molecule.GetAtomWithIdx, range(molecule.GetNumAtoms())):
-        atoms.append(_encode("atom", (
-            atom.GetAtomicNum(), atom.GetChiralTag(), atom.GetTotalDegree(), atom.GetFormalCharge(),
-            atom.GetTotalNumHs(), atom.GetNumRadicalElectrons(), atom.GetHybridization(), atom.GetIsAromatic(),
-            atom.IsInRing(),
-        )))  # fmt: skip
-    for bond in map(molecule.GetBondWithIdx, range(molecule.GetNumBonds())):
-        bonds.append(_encode("bond", (bond.GetBondType(), bond.GetStereo(), bond.GetIsConjugated())))
-        ends.append((bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()))
-    edges = _table(ends, 2).T.contiguous()  # (2, e / 2); e counts bonds in both directions
-    kinds = _table(bonds, len(BOND))
-    both = torch.cat([edges, edges.flip(0)], dim=1)
-    return Graphs.single(_table(atoms, len(ATOM)), both, torch.cat([kinds, kinds]))
-
-
-@functools.cache
-def _encode(kind: str, features: tuple[Any, ...]) -> tuple[int, ...]:  # cached: molecules consist of few kinds of atoms
-    """Encode features; RDKit's enums are looked up by name."""
-    values = (getattr(value, "name", value) for value in features)
-    return tuple(table.get(value, len(table)) for value, table in zip(values, _CODES[kind], strict=True))
-
-
-def _table(rows: Sequence[tuple[int, ...]], width: int) -> torch.Tensor:
-    return torch.from_numpy(np.array(rows, dtype=np.int64).reshape(-1, width))
 
 
 def by_scaffold(dataset: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -168,14 +136,14 @@ def by_scaffold(dataset: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def scaffolds(texts: Sequence[str]) -> list[str]:
     """Return the Bemis-Murcko scaffolds (1996) as SMILES; empty for molecules without rings."""
-    rdkit = _import_rdkit()
+    rdkit = import_rdkit()
     from rdkit.Chem.Scaffolds import MurckoScaffold  # pyright: ignore[reportMissingImports]
 
     smiles = []
     with rdkit.rdBase.BlockLogs():
         for text in texts:
             try:
-                molecule = _parse(rdkit.Chem, text)
+                molecule = parse_molecule(rdkit.Chem, text)
                 smiles.append(MurckoScaffold.MurckoScaffoldSmiles(mol=molecule, includeChirality=True))
             except (ValueError, RuntimeError):  # RDKit has no scaffold for some molecules with unusual valences
                 smiles.append("")

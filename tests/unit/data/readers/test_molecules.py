@@ -9,7 +9,8 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.data.load import load_data
-from holdfast.data.readers.molecules import ATOM, BOND, molecules, read_molecules, smiles_column
+from holdfast.data.readers.molecules import molecules, read_molecules, smiles_column
+from holdfast.data.readers.smiles import ATOM, BOND
 
 needs_rdkit = pytest.mark.molecules
 TABLE = "smiles,label,domain,split\nCCO,1,a,train\nc1ccccc1,0,b,test\nC,0,a,valid\n"

@@ -1,0 +1,172 @@
+"""Parse SMILES with RDKit to arrays of atom and bond categories, in several processes for many molecules.
+
+It does not import torch: `python -m holdfast.data.readers.smiles` is a worker that reads SMILES from stdin as JSON and
+writes arrays to stdout. Shapes: n molecules, a atoms and b bonds of all of them.
+"""
+
+import functools
+import io
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from holdfast.core.errors import BadInput
+
+# values per feature in the order of their codes; other values get the code after the last one (Hu et al., 2020)
+ATOM = {
+    "number": tuple(range(1, 119)),
+    "chirality": ("CHI_UNSPECIFIED", "CHI_TETRAHEDRAL_CW", "CHI_TETRAHEDRAL_CCW", "CHI_OTHER"),
+    "degree": tuple(range(11)),
+    "charge": tuple(range(-5, 6)),
+    "hydrogens": tuple(range(9)),
+    "radicals": tuple(range(5)),
+    "hybridization": ("SP", "SP2", "SP3", "SP3D", "SP3D2"),
+    "aromatic": (False, True),
+    "ring": (False, True),
+}
+BOND = {
+    "type": ("SINGLE", "DOUBLE", "TRIPLE", "AROMATIC"),
+    "stereo": ("STEREONONE", "STEREOZ", "STEREOE", "STEREOCIS", "STEREOTRANS", "STEREOANY"),
+    "conjugated": (False, True),
+}
+_CODES = {
+    kind: [{value: i for i, value in enumerate(values)} for values in features.values()]
+    for kind, features in (("atom", ATOM), ("bond", BOND))
+}
+PER_PROCESS = 4000  # molecules that are worth another process
+MAX_PROCESSES = 16
+
+
+class Parsed(NamedTuple):
+    """Atoms and bonds of n molecules in order; molecules that are not SMILES have no atoms."""
+
+    atom_counts: np.ndarray  # (n,)
+    bond_counts: np.ndarray  # (n,)
+    atoms: np.ndarray  # (a, 9) codes
+    ends: np.ndarray  # (b, 2) atoms of a bond, counted within its molecule
+    bonds: np.ndarray  # (b, 3) codes
+
+
+def import_rdkit() -> Any:
+    """Return RDKit, or raise the error that states how to install it."""
+    try:
+        import rdkit
+        from rdkit import Chem, rdBase  # noqa: F401
+    except ImportError as error:
+        raise BadInput("reading SMILES needs RDKit: pip install 'holdfast[molecules]'") from error
+    return rdkit
+
+
+def parse_all(texts: Sequence[str]) -> Parsed:
+    """Parse molecules, in one process per core and few thousand molecules."""
+    import_rdkit()
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    count = min(MAX_PROCESSES, cores, len(texts) // PER_PROCESS)
+    if count < 2:
+        return parse(texts)
+    bounds = [len(texts) * i // count for i in range(count + 1)]
+    pieces = [list(texts[a:b]) for a, b in itertools.pairwise(bounds)]
+    workers = [_start_worker() for _ in pieces[1:]]
+    try:
+        for worker, piece in zip(workers, pieces[1:], strict=True):
+            assert worker.stdin is not None
+            with suppress(OSError), worker.stdin:  # if the worker died
+                worker.stdin.write(json.dumps(piece).encode())
+        parsed = [parse(pieces[0])]
+        for worker, piece in zip(workers, pieces[1:], strict=True):
+            assert worker.stdout is not None
+            with worker.stdout:
+                data = worker.stdout.read()
+            # a worker that died, for example for lack of memory, is replaced by this process
+            parsed.append(_from_bytes(data) if worker.wait() == 0 else parse(piece))
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    return Parsed(*(np.concatenate(arrays) for arrays in zip(*parsed, strict=True)))
+
+
+def parse(texts: Sequence[str]) -> Parsed:
+    """Parse molecules in this process."""
+    rdkit = import_rdkit()
+    atoms: list[tuple[int, ...]] = []
+    bonds: list[tuple[int, ...]] = []
+    ends: list[tuple[int, int]] = []
+    sizes: list[tuple[int, int]] = []
+    with rdkit.rdBase.BlockLogs():  # the caller reports invalid SMILES
+        for text in texts:
+            molecule = parse_molecule(rdkit.Chem, text)
+            if molecule is None:
+                sizes.append((0, 0))
+                continue
+            sizes.append((molecule.GetNumAtoms(), molecule.GetNumBonds()))
+            for atom in molecule.GetAtoms():
+                atoms.append(_encode("atom", (
+                    atom.GetAtomicNum(), atom.GetChiralTag(), atom.GetTotalDegree(), atom.GetFormalCharge(),
+                    atom.GetTotalNumHs(), atom.GetNumRadicalElectrons(), atom.GetHybridization(),
+                    atom.GetIsAromatic(), atom.IsInRing(),
+                )))  # fmt: skip
+            for bond in molecule.GetBonds():
+                bonds.append(_encode("bond", (bond.GetBondType(), bond.GetStereo(), bond.GetIsConjugated())))
+                ends.append((bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()))
+    counts = _table(sizes, 2, np.int64)
+    codes = (_table(atoms, len(ATOM), np.uint8), _table(ends, 2, np.int32), _table(bonds, len(BOND), np.uint8))
+    return Parsed(counts[:, 0], counts[:, 1], *codes)
+
+
+def parse_molecule(chem: Any, text: str) -> Any:
+    """Parse SMILES; if only valences are unusual, as for metals in older sets, without checking them."""
+    if (molecule := chem.MolFromSmiles(text)) is not None:
+        return molecule
+    if (molecule := chem.MolFromSmiles(text, sanitize=False)) is None:
+        return None
+    try:
+        molecule.UpdatePropertyCache(strict=False)
+        chem.SanitizeMol(molecule, chem.SANITIZE_ALL ^ chem.SANITIZE_PROPERTIES)
+    except ValueError:  # for example rings that cannot be aromatic
+        return None
+    return molecule
+
+
+@functools.cache
+def _encode(kind: str, features: tuple[Any, ...]) -> tuple[int, ...]:  # cached: molecules consist of few kinds of atoms
+    """Encode features; RDKit's enums are looked up by name."""
+    values = (getattr(value, "name", value) for value in features)
+    return tuple(table.get(value, len(table)) for value, table in zip(values, _CODES[kind], strict=True))
+
+
+def _table(rows: Sequence[tuple[int, ...]], width: int, dtype: Any) -> np.ndarray:
+    return np.array(rows, dtype=dtype).reshape(-1, width)
+
+
+def _start_worker() -> subprocess.Popen[bytes]:
+    path = os.pathsep.join(dict.fromkeys(folder for folder in sys.path if folder))
+    return subprocess.Popen(
+        [sys.executable, "-m", "holdfast.data.readers.smiles"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+
+
+def _to_bytes(parsed: Parsed) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **parsed._asdict())
+    return buffer.getvalue()
+
+
+def _from_bytes(data: bytes) -> Parsed:
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        return Parsed(*(arrays[name] for name in Parsed._fields))
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(_to_bytes(parse(json.loads(sys.stdin.buffer.read()))))
