@@ -59,19 +59,19 @@ class CudaRecorder:
 
     @contextmanager
     def synchronisations(self) -> Iterator[list[str]]:
-        """Collect the places in the code where the CPU waits for the GPU, which cannot be captured."""
-        places: list[str] = []
+        """Collect the locations in the code where the CPU waits for the GPU, which cannot be captured."""
+        locations: list[str] = []
         mode = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
             try:
-                yield places
+                yield locations
             finally:
                 torch.cuda.set_sync_debug_mode(mode)
         for each in caught:
             if SYNCHRONISING in str(each.message):
-                places.append(f"{Path(each.filename).name}, line {each.lineno}")
+                locations.append(f"{Path(each.filename).name}, line {each.lineno}")
             else:
                 warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
@@ -164,10 +164,10 @@ class StepCapture:
         If the step cannot be captured, or if the results differ, the eager result stays.
         """
         before, random, counts = self._state(), rng_state(), self._counts()
-        with self.recorder.synchronisations() as places:
+        with self.recorder.synchronisations() as locations:
             metrics = self.recorder.warm_up(lambda: self._step(batch))
-        if places:
-            return self._give_up(f"the CPU waits for the GPU in {places[0]}", metrics)
+        if locations:
+            return self._give_up(f"the CPU waits for the GPU in {locations[0]}", metrics)
         after, random_after, counts_after = self._state(), rng_state(), self._counts()
         if [address for address, _ in before] != [address for address, _ in after]:
             return self._give_up("a step replaces tensors of the method", metrics)

@@ -29,7 +29,7 @@ class CpuRecorder:
 
     def __init__(self) -> None:
         self.capture: StepCapture | None = None
-        self.places: list[str] = []  # reported as synchronisations
+        self.locations: list[str] = []  # reported as synchronisations
         self.fails = False
         self.frozen = False  # replays do nothing, as a graph would that reads the wrong memory
 
@@ -38,7 +38,7 @@ class CpuRecorder:
 
     @contextmanager
     def synchronisations(self):
-        yield self.places
+        yield self.locations
 
     def record(self, function):
         assert self.capture is not None
@@ -155,7 +155,7 @@ def _fallback(recorder: CpuRecorder) -> str:
 
 def test_a_step_that_waits_for_the_device_stays_eager(caplog: pytest.LogCaptureFixture) -> None:
     recorder = CpuRecorder()
-    recorder.places = ["loss.py, line 7"]
+    recorder.locations = ["loss.py, line 7"]
     captured._warn_once.cache_clear()
     assert _fallback(recorder) == "the CPU waits for the GPU in loss.py, line 7"
     assert "steps of ERM are not captured as CUDA graphs, because the CPU waits" in caplog.text

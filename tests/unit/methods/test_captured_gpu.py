@@ -80,6 +80,7 @@ def test_a_step_that_synchronises_stays_eager() -> None:
 
 def test_a_failed_capture_leaves_a_usable_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the check for synchronisations the capture itself fails, and training goes on eagerly."""
+
     @contextmanager
     def none_seen(self):
         yield []
