@@ -16,6 +16,7 @@ from tests.unit.report.fake_records import COST, record, stream
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
 LONG = "a-method-with-a-very-long-name-that-no-phone-could-show-in-one-line"
+SCHEMES = [("compared", "light"), ("compared", "dark"), ("streamed", "light"), ("audited", "dark")]
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("playwright") is None, reason="the package playwright is missing"),
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium"),
@@ -92,8 +93,8 @@ def column(page, place: int) -> list[str]:
 
 def seen(page, chart: str) -> list[str]:
     """Return the methods that a chart shows."""
-    shown = "plot => plot.data.filter(t => t.meta && (t.visible ?? true)).map(t => t.meta)"
-    return page.eval_on_selector(f"#{chart}", shown)
+    shown = "all => all.filter(g => g.style.display !== 'none').map(g => g.dataset.label)"
+    return page.eval_on_selector_all(f"#{chart} [data-label]", shown)
 
 
 @pytest.mark.parametrize("name", ["compared", "streamed", "audited"])
@@ -105,13 +106,73 @@ def test_reports_open_without_messages_and_network_access(opened, pages, name):
 def test_all_charts_are_drawn(opened):
     counts = {}
     for name, page in opened.items():
-        charts = page.query_selector_all("[role=img] .js-plotly-plot")
-        assert all(chart.query_selector(".main-svg .cartesianlayer .subplot") for chart in charts), name
+        charts = page.query_selector_all("[role=img] .chart")
+        assert all(chart.query_selector("svg path, svg rect, svg circle") for chart in charts), name
         assert len(charts) == page.eval_on_selector_all("[role=img]", "all => all.length"), name
         counts[name] = len(charts)
     assert counts == {"compared": 4, "streamed": 8, "audited": 1}
-    dots = opened["compared"].eval_on_selector_all("#scores .points path", "all => all.length")
+    dots = opened["compared"].eval_on_selector_all("#scores title", "all => all.length")
     assert dots == 39  # 13 rows, two targets and their average
+
+
+def test_reports_are_small_and_open_fast(browser, tmp_path):
+    more = {"batch": 8, "lr": 0.01, "every": 5, "plan_args": {}}
+    runs = [
+        record(f"m{i}" if i else "erm", seed, {domain: 0.5 + i / 100 + seed / 500}, **more)
+        for i in range(20) for seed in range(3) for domain in ("films", "books", "news", "tweets")
+    ]  # fmt: skip
+    path = write_report(runs, tmp_path / "report.html", title="Twenty methods", metric="accuracy")
+    assert path.stat().st_size < 1_500_000
+    page = browser.new_page()
+    page.set_default_timeout(120_000)
+    page.goto(path.as_uri())
+    timing = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
+    page.close()
+    assert timing < 1000  # milliseconds
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("axe_playwright_python") is None, reason="axe-playwright-python is missing"
+)
+@pytest.mark.parametrize(("name", "scheme"), SCHEMES)
+def test_axe_reports_no_violations(browser, pages, name, scheme):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = browser.new_page(viewport={"width": 1200, "height": 900}, color_scheme=scheme, bypass_csp=True)
+    page.set_default_timeout(120_000)
+    page.goto(pages[name].as_uri())
+    page.eval_on_selector_all("details", "all => all.forEach(each => { each.open = true; })")
+    response = Axe().run(page).response
+    page.close()
+    assert len(response["passes"]) > 15
+    violations = response["violations"]
+    nodes = [(rule["id"], node["html"][:120], node["failureSummary"]) for rule in violations for node in rule["nodes"]]
+    assert nodes == []
+
+
+def test_all_controls_are_reached_by_the_keyboard(page):
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.tagName + '.' + document.activeElement.className"))
+    assert {"SELECT.", "INPUT.", "BUTTON.", "BUTTON.key", "DIV.wide", "SUMMARY."} <= reached
+    page.locator("summary", has_text="Costs").focus()
+    page.keyboard.press("Enter")
+    assert page.locator("details", has_text="Costs per method").first.get_attribute("open") is not None
+
+
+def test_charts_have_text_alternatives_with_their_values(opened):
+    for name, page in opened.items():
+        texts = page.eval_on_selector_all("[role=img]", "all => all.map(each => each.getAttribute('aria-label'))")
+        assert all(any(character.isdigit() for character in text) for text in texts), name
+
+
+def test_printed_reports_show_collapsed_sections(page, tmp_path):
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open])").count() == 0
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details:not([open])").count() > 3
+    assert len(page.pdf(path=tmp_path / "report.pdf")) > 10_000
 
 
 def test_table_sorts_in_both_directions(page):
@@ -144,7 +205,7 @@ def test_legend_entries_hide_a_method_in_all_charts(page):
     page.locator(".key", has_text="mil").first.click()
     assert "mil" not in seen(page, "scores") + seen(page, "curves") + seen(page, "cost-score")
     assert "mil" in column(page, 0)
-    page.locator(".key", has_text="mil").last.click()
+    page.locator(".key", has_text="mil").first.click()
     assert "mil" in seen(page, "scores")
 
 
@@ -154,7 +215,7 @@ def test_colours_follow_the_system_and_the_menu(page):
         return [
             page.eval_on_selector("body", f"e => ({looks})(e).backgroundColor"),
             page.eval_on_selector("body", f"e => ({looks})(e).color"),
-            page.eval_on_selector("#scores .xtick text", f"e => ({looks})(e).fill"),
+            page.eval_on_selector("#scores .x-cells span", f"e => ({looks})(e).color"),
         ]
 
     light = colours()
@@ -181,13 +242,14 @@ def test_narrow_screens_do_not_scroll_horizontally(opened, name):
     page.reload()
     page.eval_on_selector_all("details", "all => all.forEach(each => { each.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") == 360
-    wide = page.eval_on_selector_all(".main-svg", "all => all.map(each => each.getBoundingClientRect().right)")
+    wide = page.eval_on_selector_all(".chart", "all => all.map(each => each.getBoundingClientRect().right)")
     assert max(wide) <= 360
     page.set_viewport_size({"width": 1200, "height": 900})
     page.reload()
 
 
 def test_commands_can_be_copied(page):
+    page.locator("summary", has_text="Runs and commands").click()
     run = page.locator("details.run", has_text="mil")
     run.locator("summary").click()
     assert run.locator("code").text_content().startswith("holdfast compare 'my file.csv' --methods mil --seeds 2 ")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import plotly.graph_objects as go
-from markupsafe import Markup
 from PIL import Image
 
 from holdfast.analysis import random_generator, rounded
@@ -210,7 +209,7 @@ def draw_map(image: Mapping[str, Any], count: int, name: str) -> str:
     figure.add_heatmap(z=grid, x0=0.5, dx=1, y0=0.5, dy=1, opacity=0.55, showscale=False, **options)
     figure.update_xaxes(range=[0, side], visible=False, constrain="domain")
     figure.update_yaxes(range=[side, 0], visible=False, scaleanchor="x")
-    return Markup('<div class="map">{}</div>').format(to_html(figure, name, height=140, legend=False, bare=True))
+    return to_html(figure, name, height=140, legend=False, bare=True)
 
 
 def to_grey(image: str) -> str:

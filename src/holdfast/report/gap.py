@@ -1,12 +1,17 @@
-"""Cost of the shift: the gap between scores on a held-out domain and scores after training on that domain."""
+"""Cost of the shift: the gap between scores on a held-out domain and scores after training on that domain.
 
-from collections.abc import Iterable
+Headroom is the gap of the baseline. Where there is none, no method can show a gain.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from holdfast.core.errors import BadInput
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.labels import BASELINE, grouped, natural_key, settings_key
 from holdfast.report.statistics import Cell, pooled, summarise
+from holdfast.report.words import format_number, is_percent
 
 IN_DOMAIN = "in-domain"  # the plan of the reference
 
@@ -82,3 +87,43 @@ def _scores_by_domain(records: Iterable[RunRecord], metric: str) -> dict[str, li
             if (value := scores.get(metric)) is not None:
                 by_domain.setdefault(domain, []).append(float(value))
     return by_domain
+
+
+def headroom_text(records: Sequence[RunRecord], metric: str) -> str:
+    """Return a sentence on the headroom of the baseline; empty if its runs hold out no domain.
+
+    The reference is the baseline run in-domain or, without such runs, its score on validation rows of the training
+    domains, which are easier or harder than the held-out domain for other reasons too.
+    """
+    held_out = [r for r in records if r.spec.get("plan") == "leave-one-out" and r.spec["method"] == BASELINE]
+    if not held_out:
+        return ""
+    pairs = [pair for record in held_out if (pair := _validated_and_tested(record, metric)) is not None]
+    seen, drops = [a for a, _ in pairs], [a - b for a, b in pairs]
+    source = "validation rows of its training domains"
+    for _, reference, by_domain in gaps(records, metric):
+        if reference.startswith(BASELINE):
+            seen, drops = [gap.in_domain.mean for gap in by_domain.values()], [gap.gap for gap in by_domain.values()]
+            source = "a domain that it was trained on"
+            break
+    if not drops:
+        return ""
+    sign = -1 if metric in LOWER_IS_BETTER and source.startswith("validation") else 1
+    gap = summarise([sign * drop for drop in drops])
+    unit = " points" if is_percent(metric) else ""
+    error = "" if gap.stderr is None else f" ± {format_number(gap.stderr, metric)}"
+    change = f"{'loses' if gap.mean >= 0 else 'gains'} {format_number(abs(gap.mean), metric)}{error}{unit}"
+    level = f"{format_number(fmean(seen), metric)}{' %' if is_percent(metric) else ''}"
+    meaning = "there is room for methods that resist the shift"
+    if gap.stderr is None or gap.mean < 2 * gap.stderr:
+        meaning = "it is not clearly above zero, so that methods against the shift have little to gain"
+    return f"{BASELINE} reaches {level} on {source} and {change} on a domain that it has never seen: {meaning}."
+
+
+def _validated_and_tested(record: RunRecord, metric: str) -> tuple[float, float] | None:
+    """Return the mean score on validation rows and on the held-out domain; None if one is missing."""
+    stage = record.stages[-1]
+    scores = [
+        [s[metric] for s in stage.get(key, {}).values() if s.get(metric) is not None] for key in ("valid", "test")
+    ]
+    return (fmean(scores[0]), fmean(scores[1])) if all(scores) else None

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from holdfast.catalog.analyses import ANALYSES
 from holdfast.core.errors import BadInput
@@ -20,7 +18,7 @@ from holdfast.report.coverage import coverage_sections
 from holdfast.report.engagement import ENGAGED, engagement_lines, is_idle
 from holdfast.report.explain import explain
 from holdfast.report.forest import differences, forest_chart, forest_lines, forest_summary
-from holdfast.report.gap import IN_DOMAIN, gaps
+from holdfast.report.gap import IN_DOMAIN, gaps, headroom_text
 from holdfast.report.labels import grouped
 from holdfast.report.predicted import predicted_sections
 from holdfast.report.runs import configurations, facts
@@ -82,6 +80,7 @@ def _scores(records: Sequence[RunRecord], groups: Groups, metric: str) -> dict[s
         "headline": headline,
         "decision": (decision := decide(rivals, metric)),
         "explanation": "" if decision is None else explain(rivals, metric, decision),
+        "headroom": "" if mixed else headroom_text(records, metric),
         "forest": forest_chart(entries, metric),
         "forest_summary": forest_summary(entries, metric) if entries else "",
         "forest_lines": forest_lines(entries, metric),
@@ -175,10 +174,9 @@ def write_watch(
 
 @cache
 def _template(name: str) -> Template:
-    """Compile a template by file name; it can include plotly.js as `plotlyjs`."""
+    """Compile a template by file name."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.globals["plotlyjs"] = Markup(get_plotlyjs())
     return environment.get_template(name)

@@ -1,13 +1,14 @@
-"""Plot style of the report and helpers that turn plotly figures into HTML fragments without plotly.js."""
+"""Plot style of the report and helpers that turn plotly figures into HTML with inline SVG."""
 
 import html
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
-import plotly.io as pio
 from markupsafe import Markup
+
+from holdfast.report import svg
+from holdfast.report.tooltips import describe
 
 # the palette of Okabe and Ito without black and yellow; each cycle of colours has its own symbol and dash
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -17,16 +18,14 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 SHADES = ((0.0, "#f4f8fb"), (1.0, "#4a9bd1"))  # light enough for dark numbers on every shade
 DARK = "#14181d"
 DOTTED = {"color": "rgba(128,128,128,0.9)", "width": 1, "dash": "dot"}  # reference lines
-GRID = "rgba(128,128,128,0.25)"
-TEMPLATE = go.Figure(layout={"template": "none"}).to_dict()["layout"]["template"]
-TRANSPARENT = dict.fromkeys(("paper_bgcolor", "plot_bgcolor"), "rgba(0,0,0,0)")
-MARGIN = {"l": 64, "r": 16, "t": 16, "b": 48}
-FONT = "system-ui, sans-serif"
-TEXT = {
-    "font": {"family": FONT, "size": 14, "color": "#767676"},
-    "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
-    "hoverlabel": {"font": {"family": FONT}},
-}
+
+
+class Chart(Markup):
+    """HTML of a figure, with the traces and the layout that it was drawn from."""
+
+    traces: Sequence[Mapping[str, Any]]
+    layout: Mapping[str, Any]
+    description: str  # text alternative
 
 
 def style(index: int) -> tuple[str, str, str]:
@@ -48,22 +47,12 @@ def escape(text: str) -> str:
     return html.escape(text, quote=False)
 
 
-def to_html(figure: go.Figure, name: str, *, height: int, legend: bool = True, bare: bool = False) -> Markup:
-    """Render a figure in the style of the report; `name` is its HTML id, `bare` drops the margins for axes."""
+def to_html(figure: go.Figure, name: str, *, height: int, legend: bool = True, bare: bool = False) -> Chart:
+    """Draw a figure; `name` is its HTML id, `bare` draws the plot area without axes."""
     document = figure.to_dict()
-    layout = document["layout"]  # plain dicts: updating plotly objects takes ten times longer
-    layout |= {"template": TEMPLATE, "height": height, "showlegend": legend, **TRANSPARENT}
-    defaults = {**TEXT, "margin": dict.fromkeys("lrtb", 2) if bare else MARGIN}
-    for key, value in defaults.items():
-        layout[key] = {**layout.get(key, {}), **value}
-    for key in {"xaxis", "yaxis", *(key for key in layout if re.fullmatch(r"[xy]axis\d+", key))}:
-        axis = layout[key] = {**layout.get(key, {}), "automargin": True, "zeroline": False, "gridcolor": GRID}
-        if key.startswith("y"):
-            axis["title"] = {**axis.get("title", {}), "standoff": 12}
-    return Markup(pio.to_html(
-        document, full_html=False, include_plotlyjs=False, div_id=name, default_height=f"{height}px",
-        config={"displayModeBar": False, "responsive": True}, validate=False,
-    ))  # fmt: skip
+    chart = Chart(svg.render(document, name, height=height, legend=legend, bare=bare))
+    chart.traces, chart.layout, chart.description = document["data"], document["layout"], describe(document)
+    return chart
 
 
 def heatmap(

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.report.labels import grouped
+from holdfast.report.plots import Chart
 from holdfast.report.sections import RunResult, select_runs
 from tests.unit.report.fake_records import analysed
 
 SCRIPT = "<script>alert(1)</script>"  # a name that must be escaped
 
 
-def figure(html: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the traces and the layout that plotly.js receives."""
-    start = re.search(r'Plotly\.newPlot\(\s*"[^"]+",\s*', html)
-    assert start is not None
-    decoder = json.JSONDecoder()
-    traces, end = decoder.raw_decode(html, start.end())
-    layout, _ = decoder.raw_decode(html, html.index("{", end))
-    return traces, layout
+def figure(chart: Chart) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]:
+    """Return the traces and the layout that a chart was drawn from."""
+    assert '<div class="chart' in chart
+    return chart.traces, chart.layout
 
 
 def only_run(name: str, result: dict[str, Any], method: str = "mil") -> RunResult:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.report.gap import gaps, in_domain_gap
+from holdfast.report.gap import gaps, headroom_text, in_domain_gap
 from tests.unit.report.fake_records import record
 
 HELD_OUT = [
@@ -61,3 +61,26 @@ def test_reference_is_the_same_configuration_or_else_the_baseline():
     assert gaps([held_out("erm", 0.6)], "accuracy") == []
     other = record("erm", 0, {"films": 0.9}, plan="in-domain", episode="in-films", steps=99)
     assert gaps([held_out("erm", 0.6), other], "accuracy") == []
+
+
+def headroom_records(tested):
+    runs = [record("erm", seed, {domain: score}) for seed in range(2) for domain, score in tested.items()]
+    for run in runs:
+        run.stages[-1]["valid"] = {"other": {"accuracy": 0.9}}
+    return runs
+
+
+def test_headroom_compares_validation_rows_with_held_out_domains():
+    text = headroom_text(headroom_records({"a": 0.6, "b": 0.7}), "accuracy")
+    assert text.startswith("erm reaches 90.0 % on validation rows of its training domains and loses 25.0 ± ")
+    assert text.endswith("there is room for methods that resist the shift.")
+    flat = headroom_text(headroom_records({"a": 0.89, "b": 0.91}), "accuracy")
+    assert "little to gain" in flat
+    assert "gains 5.0" in headroom_text(headroom_records({"a": 0.95, "b": 0.95}), "accuracy")
+    assert headroom_text([record("mil", 0, {"a": 0.5})], "accuracy") == ""
+
+
+def test_headroom_prefers_runs_in_the_domain():
+    runs = headroom_records({"a": 0.6, "b": 0.7})
+    runs += [record("erm", 0, {d: 0.95}, plan="in-domain", episode=f"in-{d}") for d in ("a", "b")]
+    assert "95.0 % on a domain that it was trained on and loses 30.0 ± 5.0 points" in headroom_text(runs, "accuracy")

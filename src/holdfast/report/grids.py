@@ -1,0 +1,75 @@
+"""Values on a grid: colours, images with one pixel per cell, and contour lines."""
+
+import base64
+import io
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from PIL import Image
+from plotly.colors import get_colorscale
+
+Colour = tuple[int, int, int]
+Trace = Mapping[str, Any]
+
+
+def is_known(value: Any) -> bool:
+    return value is not None and (isinstance(value, str) or math.isfinite(value))
+
+
+def limits(trace: Trace, known: Sequence[float]) -> tuple[float, float]:
+    low, high = trace.get("zmin"), trace.get("zmax")
+    low = min(known, default=0.0) if low is None else low
+    return low, max(known, default=1.0) if high is None else high
+
+
+def shades(scale: Any, low: float, high: float) -> Callable[[float], Colour]:
+    """Return a function from a value to its colour."""
+    stops = [(float(at), _rgb(colour)) for at, colour in (get_colorscale(scale) if isinstance(scale, str) else scale)]
+
+    def colour(value: float) -> Colour:
+        share = min(1.0, max(0.0, (value - low) / ((high - low) or 1.0)))
+        last = next((i for i, (at, _) in enumerate(stops) if at > share), len(stops) - 1)
+        (start, a), (end, b) = stops[max(0, last - 1)], stops[last]
+        mix = 0.0 if end <= start else min(1.0, (share - start) / (end - start))
+        red, green, blue = (round(p + mix * (q - p)) for p, q in zip(a, b, strict=True))
+        return red, green, blue
+
+    return colour
+
+
+def _rgb(colour: str) -> Colour:
+    if colour.startswith("#"):
+        return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+    red, green, blue = re.findall(r"\d+", colour)[:3]
+    return int(red), int(green), int(blue)
+
+
+def raster(z: Sequence[Sequence[float | None]], colours: Callable[[float], Colour]) -> str:
+    """Return a heat map as the data URL of an image with one pixel per cell."""
+    image = Image.new("RGBA", (len(z[0]), len(z)))
+    image.putdata([(*colours(v), 255) if v is not None and is_known(v) else (0, 0, 0, 0) for line in z for v in line])
+    file = io.BytesIO()
+    image.save(file, format="PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def contour_lines(
+    z: Sequence[Sequence[float]], level: float
+) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
+    """Yield segments (column, row) to (column, row) along which the interpolated grid has this level.
+
+    Every square of four neighbours contributes a segment between the edges where the level is crossed, and two if all
+    four edges are.
+    """
+    for i in range(len(z) - 1):
+        for j in range(len(z[0]) - 1):
+            corners = ((j, i), (j + 1, i), (j + 1, i + 1), (j, i + 1))
+            crossed = []
+            for (x0, y0), (x1, y1) in zip(corners, corners[1:] + corners[:1], strict=True):
+                a, b = z[y0][x0], z[y1][x1]
+                if (a >= level) != (b >= level):
+                    share = (level - a) / (b - a)
+                    crossed.append((x0 + share * (x1 - x0), y0 + share * (y1 - y0)))
+            yield from zip(crossed[::2], crossed[1::2], strict=True)
