@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.data.synthetic import world
     from holdfast.estimator import DomainClassifier, DomainRegressor
     from holdfast.models.adapt import Adaptation, Terms, adapt
+    from holdfast.models.hub import push_to_hub
     from holdfast.models.pretrain import Pretraining, pretrain
     from holdfast.monitor.watch import Watch, watch
     from holdfast.nn.graft.api import graft, grafted_parameters, load_graft, plain_state, save_graft, ungraft
@@ -38,6 +39,7 @@ _HOME = {  # module -> public names
     "data.synthetic": ("world",),
     "estimator": ("DomainClassifier", "DomainRegressor"),
     "models.adapt": ("Adaptation", "Terms", "adapt"),
+    "models.hub": ("push_to_hub",),
     "models.pretrain": ("Pretraining", "pretrain"),
     "monitor.watch": ("Watch", "watch"),
     "nn.graft.api": ("graft", "grafted_parameters", "load_graft", "plain_state", "save_graft", "ungraft"),
@@ -52,7 +54,7 @@ __all__ = [
     "Adaptation", "Audit", "BadInput", "Comparison", "Dataset", "DomainClassifier", "DomainRegressor", "Graphs",
     "Pretraining", "Reproduction", "RunRecord", "Spec", "Sweep", "Terms", "Watch", "__version__", "adapt", "audit",
     "auxiliary_loss", "compare", "graft", "grafted_parameters", "launch", "load_data", "load_graft", "plain_state",
-    "pretrain", "refit", "reproduce", "save_graft", "sweep", "tape", "ungraft", "watch", "world",
+    "pretrain", "push_to_hub", "refit", "reproduce", "save_graft", "sweep", "tape", "ungraft", "watch", "world",
 ]  # fmt: skip
 
 

@@ -143,7 +143,10 @@ SkipBad = Annotated[
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not cache features of a frozen encoder.")]
 Log = Annotated[
-    str | None, option("Also log losses and validation scores to tensorboard, tensorboard:DIR or mlflow:URI.")
+    str | None,
+    option(
+        "Also log losses and validation scores to tensorboard, tensorboard:DIR, mlflow:URI, wandb or wandb:PROJECT."
+    ),
 ]
 DataDir = Annotated[Path | None, option("Folder with the files of known data sets; see `holdfast list datasets`.")]
 Analyse = Annotated[str, option("Comma separated analyses of each trained run, or all; see `holdfast list analyses`.")]

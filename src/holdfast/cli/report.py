@@ -23,6 +23,9 @@ def report(
     out: Annotated[
         Path | None, options.option("HTML file to write. [default: report.html in the first folder]")
     ] = None,
+    summary: Annotated[
+        bool, options.option("Also write summary.md and summary.png, for slides, next to the report.", "--summary")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Rebuild the table and the HTML report from the records of one or several comparisons, without training.
@@ -32,6 +35,8 @@ def report(
     - `holdfast report runs/reviews`
 
     - `holdfast report runs/a runs/b --metric macro_f1 --out both.html`
+
+    - `holdfast report runs/reviews --summary`
     """
     from holdfast.catalog import ANALYSES
     from holdfast.core.errors import BadInput, unknown
@@ -64,14 +69,21 @@ def report(
     notes = missing_analysis_notes(records, needs)
     folder = runs[0] if runs[0].is_dir() else runs[0].parent
     page = write_report(records, out or folder / "report.html", title=f"Holdfast: {data}", metric=metric, notes=notes)
+    written: dict[str, str] = {}
+    if summary:
+        from holdfast.report.summary import write_summary
+
+        paths = write_summary(records, page.parent, title=f"Holdfast: {data}", metric=metric)
+        written = dict(zip(("markdown", "image"), map(str, paths), strict=True))
     if json:
         documents = [{"id": record.id, **asdict(record)} for record in records]
         tables = {"table": flat_table(records, metric), "engagement": engagement_table(records)}
-        print_json({**tables, "records": documents, "report": str(page)})
+        files = {"report": str(page), **({"summary": written} if summary else {})}
+        print_json({**tables, "records": documents, **files})
         return
     show_records(records, metric)
     say(*notes)
-    say(f"report: {page}")
+    say(f"report: {page}", *(f"summary: {path}" for path in written.values()))
 
 
 def list_section(

@@ -20,7 +20,7 @@ from holdfast.data.readers.corpus import read_corpus
 from holdfast.data.readers.graphs import SUFFIXES as GRAPH_SUFFIXES
 from holdfast.data.readers.graphs import holds_graphs, read_graphs
 from holdfast.data.readers.images import read_images
-from holdfast.data.readers.memory import Source, read_frame
+from holdfast.data.readers.memory import Source, as_frame, read_frame
 from holdfast.data.readers.molecules import read_molecules, smiles_column
 from holdfast.data.readers.questions import read_questions
 from holdfast.data.readers.table import read_table, table_chunks
@@ -50,6 +50,7 @@ def load_data(
     """
     if isinstance(data, Dataset):
         return data
+    data = as_frame(data)
     if isinstance(data, pd.DataFrame) and form == "table":
         return read_frame(data, columns=columns, need=need, skip_bad=skip_bad)
     if not isinstance(data, str | Path):

@@ -5,6 +5,7 @@ from typing import Any
 
 from holdfast import catalog
 from holdfast.models.conformal import LEVEL, measure
+from holdfast.models.hub import header
 from holdfast.models.left_out import LeftOut
 from holdfast.record import RunRecord
 
@@ -45,7 +46,9 @@ def card(
     average = "" if not members else _members_text(members)
     if len(seeds := record.analysis.get("soup", {}).get("averaged", [])) > 1:
         average = f"\nIts weights are the mean of the networks of the seeds {', '.join(map(str, seeds))}.\n"
-    return f"""# {name}
+    takes = catalog.lookup("encoders", str(spec["encoder"])).takes
+    return f"""{header(spec, takes)}
+# {name}
 
 {kind}, trained by Holdfast {record.code["version"]} with method
 `{spec["method"]}`{neck} on encoder `{spec["encoder"]}` ({spec["tune"]}).

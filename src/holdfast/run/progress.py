@@ -1,4 +1,4 @@
-"""Progress callbacks of runs, and a listener that logs scalars to TensorBoard or MLflow."""
+"""Progress callbacks of runs, and a listener that logs scalars to TensorBoard, MLflow or Weights & Biases."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class LoggingListener(ProgressListener):
     Training steps are counted from the start of this attempt; validations have the steps of the record.
     """
 
-    def __init__(self, watch: ProgressListener, log: TensorBoard | MLflow) -> None:
+    def __init__(self, watch: ProgressListener, log: TensorBoard | MLflow | WandB) -> None:
         self.watch, self.log = watch, log
         self.encoding, self.start, self.worker_steps = watch.encoding, watch.start, watch.worker_steps
         self.note, self.expect, self.searching = watch.note, watch.expect, watch.searching
@@ -122,14 +122,16 @@ def validations(record: RunRecord) -> Iterator[tuple[int, dict[str, float]]]:
         before += last
 
 
-def open_log(text: str, folder: Path) -> TensorBoard | MLflow:
-    """Open `tensorboard` (writes to `folder`), `tensorboard:DIR` or `mlflow:URI`."""
+def open_log(text: str, folder: Path) -> TensorBoard | MLflow | WandB:
+    """Open `tensorboard` (writes to `folder`), `tensorboard:DIR`, `mlflow:URI`, `wandb` or `wandb:PROJECT`."""
     kind, _, location = text.partition(":")
     if kind == "tensorboard":
         return TensorBoard(Path(location) if location else folder)
     if kind == "mlflow" and location:
         return MLflow(location)
-    raise BadInput(f"--log takes tensorboard, tensorboard:DIR or mlflow:URI, not '{text}'")
+    if kind == "wandb":
+        return WandB(location or "holdfast")
+    raise BadInput(f"--log takes tensorboard, tensorboard:DIR, mlflow:URI, wandb or wandb:PROJECT, not '{text}'")
 
 
 class TensorBoard:
@@ -167,6 +169,25 @@ class MLflow:
 
     def end(self) -> None:
         self._mlflow.end_run()
+
+
+class WandB:
+    """One run of Weights & Biases per run, in one project."""
+
+    def __init__(self, project: str) -> None:
+        self._wandb, self._project, self._run = _import("wandb", "wandb"), project, None
+
+    def begin(self, name: str) -> None:
+        self._run = self._wandb.init(project=self._project, name=name, reinit="finish_previous")
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        assert self._run is not None
+        # the step is a value: validations are logged after all steps, and the counter of wandb never decreases
+        self._run.log({**values, "step": step})
+
+    def end(self) -> None:
+        assert self._run is not None
+        self._run.finish()
 
 
 def _import(name: str, package: str) -> Any:

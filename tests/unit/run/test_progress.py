@@ -120,12 +120,28 @@ def test_mlflow_receives_runs_and_metrics(monkeypatch):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("text", "project"), [("wandb", "holdfast"), ("wandb:reviews", "reviews")])
+def test_wandb_receives_runs_and_metrics(monkeypatch, text, project):
+    calls = []
+    run = SimpleNamespace(log=calls.append, finish=lambda: calls.append("end"))
+
+    def start(*, project, name, reinit):
+        calls.append((project, name))
+        return run
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=start))
+    with with_logging(ProgressListener(), text, None) as watch:
+        watch.begin("erm to-a", 1)
+        watch.step({"loss": 2.0})
+    assert calls == [(project, "erm to-a"), {"train/loss": 2.0, "step": 1}, "end"]
+
+
 def test_unknown_destination_or_missing_package_raises(monkeypatch, tmp_path):
-    for wrong in ("wandb", "mlflow", "mlflow:"):
+    for wrong in ("comet", "mlflow", "mlflow:"):
         with pytest.raises(BadInput, match="--log takes"):
             open_log(wrong, tmp_path)
-    for name in ("mlflow", "torch.utils.tensorboard"):
+    for name in ("mlflow", "wandb", "torch.utils.tensorboard"):
         monkeypatch.setitem(sys.modules, name, None)
-    for wanted, package in (("mlflow:x", "mlflow"), ("tensorboard", "tensorboard")):
+    for wanted, package in (("mlflow:x", "mlflow"), ("wandb", "wandb"), ("tensorboard", "tensorboard")):
         with pytest.raises(BadInput, match=f"needs the package {package}"):
             open_log(wanted, tmp_path)

@@ -156,9 +156,10 @@ def _counted(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Record
 
 
 def as_frame(X: Any) -> Any:
-    """Return tables of pyarrow and polars as DataFrames, and other values as they are."""
-    polars = type(X).__module__.partition(".")[0] == "polars"
-    return X.to_pandas() if polars or isinstance(X, pa.Table) else X
+    """Return tables of pyarrow, polars and Hugging Face datasets as DataFrames, and other values as they are."""
+    package = type(X).__module__.partition(".")[0]
+    other = package == "polars" or (package == "datasets" and type(X).__name__ == "Dataset")
+    return X.to_pandas() if other or isinstance(X, pa.Table) else X
 
 
 def is_table(X: Any) -> bool:

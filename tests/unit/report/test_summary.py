@@ -1,0 +1,50 @@
+"""Summaries of a comparison as Markdown and as an image."""
+
+import json
+import sys
+
+import pytest
+from PIL import Image
+
+from holdfast.cli import main
+from holdfast.report.summary import SIZE, summarise_records, write_summary
+from tests.unit.report.fake_records import leave_one_out, record
+
+
+def test_summary_has_decision_headroom_and_the_best_methods(tmp_path):
+    text, image = write_summary(leave_one_out(), tmp_path, title="Reviews", metric="accuracy")
+    lines = text.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "# Reviews"
+    assert lines[2].startswith(("Recommended: ", "mil has the best"))
+    assert "| erm | 75.0 ± 5.0 |  |" in lines
+    assert any(line.startswith("| mil | 82.5 ± 2.5 | +7.5 (") for line in lines)
+    with Image.open(image) as opened:
+        assert opened.size == SIZE
+        assert len(opened.convert("L").getcolors()) > 10
+
+
+def test_many_methods_are_counted():
+    runs = [record(f"m{i}" if i else "erm", seed, {"a": i / 20}) for i in range(15) for seed in range(2)]
+    assert "5 more rows are in the report." in summarise_records(runs, "accuracy", "x").markdown()
+
+
+def test_mixed_data_sets_have_no_recommendation(tmp_path):
+    other = record("erm", 0, {"x": 0.2}, data="other", fingerprint="f1")
+    text, _ = write_summary([*leave_one_out(), other], tmp_path, title="x", metric="accuracy")
+    assert "no method is recommended" in text.read_text()
+
+
+@pytest.mark.parametrize("option", [[], ["--json"]])
+def test_report_writes_the_summary_on_request(monkeypatch, capsys, tmp_path, option):
+    for run in leave_one_out():
+        run.save(tmp_path / "runs" / "records")
+    monkeypatch.setattr(sys, "argv", ["holdfast", "report", str(tmp_path / "runs"), "--summary", *option])
+    with pytest.raises(SystemExit) as exit:
+        main()
+    printed = capsys.readouterr()
+    assert exit.value.code == 0, printed.err
+    expected = [str(tmp_path / "runs" / name) for name in ("summary.md", "summary.png")]
+    if option:
+        assert list(json.loads(printed.out)["summary"].values()) == expected
+    else:
+        assert all(f"summary: {path}" in printed.err for path in expected)
