@@ -34,7 +34,15 @@ OUTSIDE = 0.2  # fraction of kills that come from another process at a random ti
 SMALL = ["--batch", "4", "--device", "cpu", "--lr", "0.01"]
 MLP = [*SMALL, "--encoder", "mlp", "--set", "encoder.hidden=[8]", "--no-search-rate"]
 COMPARE = ["compare", "data.csv", "--methods", "erm", "--seeds", "1", "--no-baselines", "--no-model", *MLP]
-VOLATILE = ("cost", "machine", "code", "checksum", "made", "files")  # fields that contain times or hashes of them
+VOLATILE = (
+    "cost",
+    "machine",
+    "code",
+    "checksum",
+    "made",
+    "files",
+    "time",
+)  # contain times or hashes of them
 IGNORED = (".html", ".md", ".draft", ".pt2", ".lock", ".log")  # compared in another way, or not at all
 
 
@@ -55,6 +63,7 @@ SCENARIOS = {
     ),
     "rollback": Scenario(["rollback", "versions", "1"], 12, "versions"),
     "export": Scenario(["export", "model", "program.pt2", "--format", "torch"], 8, "model"),
+    "watch": Scenario(["watch", "model", "data.csv", "--rows", "24", "--state", "history"], 5, "model"),
 }  # fmt: skip
 
 
@@ -87,6 +96,8 @@ def state(folder: Path) -> dict[str, Any]:
             content[name] = (state_digest(tensors), metadata)
         elif path.suffix == ".json":
             content[name] = _stable(json.loads(path.read_text(encoding="utf-8")))
+        elif path.suffix == ".jsonl":
+            content[name] = [_stable(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
         else:
             content[name] = path.read_bytes()
     return content

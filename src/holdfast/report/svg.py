@@ -102,7 +102,8 @@ class Plot:
     def _scatter(self, index: int, trace: Trace) -> Iterator[str]:
         x, y, marker = list(trace.get("x", ())), list(trace.get("y", ())), trace.get("marker", {})
         offset, mode, line = self._offset(index), trace.get("mode", "lines"), trace.get("line", {})
-        colour = marker.get("color") or line.get("color") or "currentColor"
+        shared = marker.get("color") if isinstance(marker.get("color"), str) else None
+        colour = shared or line.get("color") or "currentColor"
         points = [(a, b, i) for i, (a, b) in enumerate(zip(x, y, strict=False)) if is_known(b) and is_known(a)]
         if "lines" in mode and len(points) > 1:
             ends = [f"{_n(self.x.at(a, offset) * WIDE)} {_n(self._px(b))}" for a, b, _ in points]
@@ -114,7 +115,8 @@ class Plot:
             if bar := trace.get("error_x"):
                 yield self._horizontal_error(a, b, bar, i, colour)
             if "markers" in mode:
-                yield _marker(left, self._px(b), marker, colour, title(trace, i, {"x": a, "y": b}))
+                own = {name: value[i] if isinstance(value, list) else value for name, value in marker.items()}
+                yield _marker(left, self._px(b), own, str(own.get("color", colour)), title(trace, i, {"x": a, "y": b}))
 
     def _vertical_error(self, left: str, value: float, bar: Mapping[str, Any], i: int, colour: str) -> str:
         above = bar["array"][i] or 0.0

@@ -143,3 +143,14 @@ def test_images_from_other_sources_are_not_shown():
     figure = go.Figure(go.Scatter(x=[0], y=[0]))
     figure.add_layout_image(source="https://example.org/x.png", x=0, y=0, sizex=1, sizey=1)
     assert "example.org" not in to_html(figure, "x", height=100, bare=True)
+
+
+def test_points_of_one_series_may_have_different_markers():
+    figure = go.Figure()
+    marker = {"size": [6, 10], "symbol": ["circle", "circle-open"], "color": ["red", "blue"]}
+    figure.add_scatter(x=[1, 2], y=[1, 2], mode="markers", marker=marker)
+    small, large = re.findall(r"<circle [^>]*>", str(to_html(figure, "points", height=200)))
+    assert 'r="3"' in small
+    assert 'fill="red"' in small
+    assert 'r="5"' in large
+    assert 'stroke="blue"' in large
