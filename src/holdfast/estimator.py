@@ -208,7 +208,7 @@ class DomainEstimator(BaseEstimator, ABC):
         name_stored_examples(model.recall, dataset)
         return SavedModel(
             model, assembly.encoder, dataset.classes, self.record_, calibration, HeldOut.of(dataset, held_out), sample,
-            columns, reference=reference,
+            columns, reference=reference, forms=dataset.forms,
         )  # fmt: skip
 
     def adapt(

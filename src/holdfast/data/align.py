@@ -11,20 +11,26 @@ from holdfast.core.table import Column, Schema, numeric_columns
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Table, Vectors
 from holdfast.data.readers.columns import listed
+from holdfast.data.readers.forms import Form, ModelColumns
 from holdfast.data.splits import HeldOut, row_hashes
 
 
 def model_columns(
-    columns: Mapping[str, Any] | None, schema: Schema, learned: Sequence[str] | None
-) -> dict[str, Any] | None:
-    """Return the roles to read data for a model with: those of the user, and for a table the kinds of its columns."""
+    columns: Mapping[str, Any] | None, schema: Schema, learned: Sequence[str] | None,
+    forms: Mapping[str, Form] | None = None,
+) -> dict[str, Any] | None:  # fmt: skip
+    """Return the roles to read data for a model with: those of the user, and for a table the kinds of its columns.
+
+    `forms` describes how the training data writes numbers and dates.
+    """
     if not schema:
-        return None if columns is None else dict(columns)
+        return None if columns is None and not forms else ModelColumns(columns or {}, forms or {})
     kinds: dict[str, Any] = {"features": tuple(column.name for column in schema)}
     for column in schema:
         kinds[column.kind] = (*kinds.get(column.kind, ()), column.name)
     texts = [name for name in learned or () if name not in kinds["features"]]
-    return {**kinds, **({"text": texts[0]} if texts else {}), **(columns or {})}
+    roles = {**kinds, **({"text": texts[0]} if texts else {}), **(columns or {})}
+    return ModelColumns(roles, forms or {})
 
 
 def align_features(dataset: Dataset, learned: Sequence[str] | None, schema: Schema = ()) -> Dataset:

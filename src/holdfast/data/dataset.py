@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +43,7 @@ class Dataset:
     targets: np.ndarray | None = None  # (n,) numbers, or (n, c) 0 or 1 per class; nan where an example has no label
     task: str = ""  # task for which the targets were converted
     carried: pa.Table | None = None  # input columns that `predict` copies to its output
+    forms: Mapping[str, Any] = field(default_factory=dict)  # how columns of texts write numbers and dates
     file_rows: np.ndarray | None = None  # (n,) rows in the file, from 1, if rows with bad cells may be left out
 
     def __post_init__(self) -> None:

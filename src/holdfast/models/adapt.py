@@ -269,7 +269,7 @@ def _adapted_model(
     name_stored_examples(model.recall, dataset)
     return SavedModel(
         model, assembly.encoder, saved.classes, record, calibration,
-        held_out.merge(HeldOut.of(new, valid_rows)), sample, saved.columns, reference=reference,
+        held_out.merge(HeldOut.of(new, valid_rows)), sample, saved.columns, reference=reference, forms=saved.forms,
     )  # fmt: skip
 
 
@@ -330,7 +330,9 @@ def continue_training(saved: SavedModel, dataset: Dataset, *, device: torch.devi
     record = replace(record, stages=[*saved.record.stages, *record.stages])
     held_out = (saved.held_out or HeldOut({}, {})).merge(HeldOut.of(dataset, episode.stages[0].valid))
     model = assembly.deploy()
-    return SavedModel(model, assembly.encoder, saved.classes, record, None, held_out, saved.sample, saved.columns)
+    return SavedModel(
+        model, assembly.encoder, saved.classes, record, None, held_out, saved.sample, saved.columns, forms=saved.forms
+    )
 
 
 def _spec(before: Spec, dataset: Dataset, device: torch.device) -> Spec:

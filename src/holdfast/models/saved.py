@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,9 @@ from holdfast.data.align import align_features, model_columns
 from holdfast.data.batches import Examples, prepare
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Raw, Subset
+from holdfast.data.readers.forms import Form
+from holdfast.data.readers.forms import from_json as forms_from_json
+from holdfast.data.readers.forms import to_json as forms_to_json
 from holdfast.data.sample import Sample, load_sample, save_sample
 from holdfast.data.splits import HeldOut
 from holdfast.models.calibration import Calibration, observations, observer, probabilities
@@ -98,10 +101,11 @@ class SavedModel:
     members: tuple[Member, ...] = ()  # further models, with weights that sum to less than 1
     left_out: LeftOut | None = None  # outputs of runs that left out one domain each
     reference: Reference | None = None  # statistics of held-out examples, for `watch`
+    forms: Mapping[str, Form] = field(default_factory=dict)  # how the training data writes numbers and dates
 
     def read_columns(self, columns: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Return the roles to read new data with: those of the user and the model's columns."""
-        return model_columns(columns, self.encoder.schema, self.columns)
+        return model_columns(columns, self.encoder.schema, self.columns, self.forms)
 
     def align(self, dataset: Dataset) -> Dataset:
         """Return new data with the model's columns, in their order."""
@@ -292,6 +296,8 @@ class SavedModel:
             config["neck"] = {"settings": {name: getattr(self.model.neck.options, name) for name in earlier}}
         if self.columns is not None:
             config["columns"] = list(self.columns)
+        if self.forms:
+            config["forms"] = forms_to_json(self.forms)
         if self.model.scale is not None:
             config["scale"] = list(self.model.scale)
         if self.members:
@@ -429,6 +435,7 @@ def _load(folder: Path, earlier: Sequence[Model] = ()) -> SavedModel:
         held = HeldOut.from_json(read_json(folder / HELD_OUT)) if (folder / HELD_OUT).exists() else None
         sample = load_sample(folder / SAMPLE) if (folder / SAMPLE).exists() else None
         columns = tuple(config["columns"]) if "columns" in config else None
+        forms = forms_from_json(config.get("forms", {}))
         left_out = LeftOut.load(folder / LEFT_OUT) if (folder / LEFT_OUT).exists() else None
         reference = Reference.load(folder / REFERENCE) if (folder / REFERENCE).exists() else None
     except Exception as error:  # an untrusted folder can make any step fail
@@ -436,5 +443,5 @@ def _load(folder: Path, earlier: Sequence[Model] = ()) -> SavedModel:
             raise
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadInput(f"{folder} is not a valid model folder ({first}): {AGAIN}") from error
-    about = {"left_out": left_out, "reference": reference}
+    about = {"left_out": left_out, "reference": reference, "forms": forms}
     return SavedModel(model.eval(), encoder, classes, record, calibration, held, sample, columns, **about)

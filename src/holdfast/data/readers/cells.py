@@ -14,20 +14,18 @@ import pyarrow.compute as pc
 from holdfast.core.errors import BadInput
 from holdfast.data.readers.codes import SPLIT_FIX, split_index
 from holdfast.data.readers.columns import Roles
-from holdfast.data.readers.dates import ISO, DateForm, detect_date_form
+from holdfast.data.readers.dates import ISO, DateForm
 from holdfast.data.readers.formats import Fault
-from holdfast.data.readers.numbers import MISSING, NumberForm, detect_form
+from holdfast.data.readers.forms import Form
+from holdfast.data.readers.numbers import MISSING, NumberForm
 
 SKIP_BAD = ", or leave such rows out with --skip-bad"
 SKIPPED = "--skip-bad: "  # start of the note on rows that are left out
 READING = " is read as "  # in every note on how a file or column is read
 SHOWN = 20  # bad cells that an error lists
-SAMPLE = 1000  # rows that decide how the values of a column are written
 _MAX_FLOAT = float(np.finfo(np.float32).max)
 _TEXT = pa.large_string()
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
-
-Form = NumberForm | DateForm
 
 
 class BadCell(NamedTuple):
@@ -101,14 +99,15 @@ def _described(cells: Sequence[BadCell], count: int) -> str:
 class CellChecker:
     """Checks batches of one table; `forms` describes how numbers and dates in columns of texts are written.
 
-    `damaged` lists rows of the file that could not be split into values, so that they are in no batch.
+    `trained` names the columns whose form is that of a model's training data. `damaged` lists rows of the file that
+    could not be split into values, so that they are in no batch.
     """
 
     def __init__(
         self, where: str, roles: Roles, need: Collection[str], *, forms: Mapping[str, Form] | None = None,
-        hint: str = SKIP_BAD,
+        trained: Collection[str] = (), hint: str = SKIP_BAD,
     ) -> None:  # fmt: skip
-        self.roles, self.need, self.forms = roles, need, dict(forms or {})
+        self.roles, self.need, self.forms, self.trained = roles, need, dict(forms or {}), set(trained)
         self.bad = BadCells.of(where, hint)
         self.damaged: list[int] = []
         self.seen = 0  # rows in batches
@@ -155,6 +154,9 @@ class CellChecker:
                 elif not form.plain:
                     expected = f"a number with {form.words}"
                 fix = f"fix the value, remove the row, or choose another kind with --column category={name}"
+                if name in self.trained:
+                    expected += " as in the training data"
+                    fix = "write the value in this form or remove the row"
                 report(bad, name, f"expected {expected}", fix)
             if kind == "number" and pa.types.is_floating(columns[name].type):
                 infinite = _infinite(columns[name])
@@ -236,18 +238,6 @@ class CellChecker:
         for (name, spelling), count in self.missing.items():
             notes.append(f"'{spelling}' in {count:,} cells of column '{name}'{READING}missing")
         return notes
-
-
-def detect_forms(sample: pa.RecordBatch, names: Collection[str], *, decimal: str = ".") -> dict[str, Form]:
-    """Return the form of each text column whose values are mostly numbers or dates in the first rows."""
-    forms: dict[str, Form] = {}
-    for name in names:
-        column = pc.call_function("utf8_trim_whitespace", [sample.column(name)[:SAMPLE].cast(_TEXT)])
-        values = [value for value in column.to_pylist() if value is not None and value not in MISSING]
-        form = detect_form(values, decimal=decimal) or detect_date_form(values)
-        if form is not None:
-            forms[name] = form
-    return forms
 
 
 def is_missing(column: Any) -> Any:

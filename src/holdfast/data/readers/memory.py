@@ -4,6 +4,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from holdfast.core.inputs import Graphs
 from holdfast.core.table import Schema
 from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import GraphList, ImageFiles, Pixels, Raw, Texts, Vectors
-from holdfast.data.readers.cells import SAMPLE, CellChecker, detect_forms
+from holdfast.data.readers.cells import CellChecker
 from holdfast.data.readers.collect import TableCollector
 from holdfast.data.readers.columns import assign
-from holdfast.data.readers.dates import DateForm
 from holdfast.data.readers.features import NAME, FeatureCollector, Inputs, kind_of
+from holdfast.data.readers.forms import SAMPLE, detect_forms, kinds_of, stored_forms, trained_forms
 from holdfast.data.readers.graphs import GraphObject, as_graphs
 
 ONE_DOMAIN = "all"  # name of the domain if none are passed
@@ -251,18 +252,20 @@ def read_frame(
         kinds = {field.name: kind_of(field.type) for field in table.schema}
         sample = table.slice(0, SAMPLE).combine_chunks().to_batches()[0]
         forms = detect_forms(sample, [name for name, kind in kinds.items() if kind == NAME])
-        forms = {name: form for name, form in forms.items() if not form.plain}  # texts of plain numbers are names
-        kinds |= {name: "date" if isinstance(form, DateForm) else "number" for name, form in forms.items()}
+        trained = trained_forms(columns, table.schema, typed=True)
+        forms = stored_forms(forms) | trained  # texts of plain numbers are names
+        kinds |= kinds_of(forms)
         roles = assign(FRAME, table.schema.names, kinds=kinds, columns=columns, need=need)
         forms = {name: form for name, form in forms.items() if roles.features.get(name) == kinds[name]}
-        collector, checker = TableCollector(FRAME, roles, need), CellChecker(FRAME, roles, need, forms=forms)
+        collector = TableCollector(FRAME, roles, need)
+        checker = CellChecker(FRAME, roles, need, forms=forms, trained=trained)
         for batch in table.to_batches():
             collector.add(checker.clean(batch)[0])
     except (pa.ArrowException, UnicodeError, OverflowError) as error:
         reason = "; ".join(map(str, error.args))[:200]
         raise BadInput(f"{FRAME} has a column that is neither numbers nor texts ({reason}): convert it") from error
     notes = checker.finish(skip_bad=skip_bad)
-    return collector.dataset("data").with_notes(*notes)
+    return replace(collector.dataset("data"), forms=forms).with_notes(*notes)
 
 
 def _check_names(frame: pd.DataFrame) -> None:

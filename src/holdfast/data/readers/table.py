@@ -13,13 +13,13 @@ from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Raw
 from holdfast.data.readers import formats
-from holdfast.data.readers.cells import CellChecker, Form, detect_forms
+from holdfast.data.readers.cells import CellChecker
 from holdfast.data.readers.codes import CodeColumn, coded_dataset
 from holdfast.data.readers.collect import TableCollector
 from holdfast.data.readers.columns import ColumnFinder, Roles, assign, listed
-from holdfast.data.readers.dates import DateForm
 from holdfast.data.readers.dialect import detect_dialect
 from holdfast.data.readers.features import kind_of
+from holdfast.data.readers.forms import Form, detect_forms, kinds_of, stored_forms, trained_forms
 from holdfast.data.readers.numbers import NumberForm
 
 METADATA = ("domain", "split", "id")  # roles of tables for tags, questions and texts without labels
@@ -84,12 +84,13 @@ class _Reader:
         """
         path = self.path
         schema = formats.read_schema(path, block)
-        forms = _text_forms(path, schema, block)
+        trained = trained_forms(self.columns, schema, typed=path.suffix.lower() not in (".csv", ".tsv"))
+        forms = _text_forms(path, schema, block) | trained
         kinds = {field.name: kind_of(field.type) for field in schema}
-        kinds |= {name: "date" if isinstance(form, DateForm) else "number" for name, form in forms.items()}
+        kinds |= kinds_of(forms)
         roles = assign(str(path), schema.names, kinds=kinds, columns=self.columns, need=self.need)
         forms = {name: forms[name] for name, kind in roles.features.items() if kind == kinds[name] and name in forms}
-        types = _column_types(path, schema, roles, forms=forms, lenient=lenient)
+        types = _column_types(path, schema, roles, forms=forms, trained=trained, lenient=lenient)
         carried = [_known_column(path, schema, name) for name in self.carry]
         types |= {
             name: formats.name_type(path, schema.field(name).type, exact=True) for name in carried if name not in types
@@ -98,14 +99,14 @@ class _Reader:
             kind = schema.field(name).type
             if pa.types.is_nested(kind):
                 raise BadInput(f"{path}: column '{name}' holds {kind}: convert it to texts or numbers")
-        checker = CellChecker(str(path), roles, self.need, forms=forms)
-        chunk, pending = _Chunk(self, roles), None
+        checker = CellChecker(str(path), roles, self.need, forms=forms, trained=trained)
+        chunk, pending = _Chunk(self, roles, forms), None
         for batch in formats.iter_batches(path, types, block, on_invalid=checker.add_damaged, lenient=lenient):
             start = checker.seen
             try:
                 cleaned, positions = checker.clean(batch)
                 if checker.bad.total and not self.skip_bad:
-                    pending, chunk = None, _Chunk(self, roles)  # read on to find all bad cells
+                    pending, chunk = None, _Chunk(self, roles, forms)  # read on to find all bad cells
                     continue
                 at = int(np.searchsorted(positions, skip - start))
                 while at < len(cleaned):
@@ -115,7 +116,8 @@ class _Reader:
                     if chunk.rows == rows:
                         if pending is not None:
                             yield pending
-                        pending, chunk = (chunk.dataset(), start + int(positions[at - 1]) + 1), _Chunk(self, roles)
+                        pending = (chunk.dataset(), start + int(positions[at - 1]) + 1)
+                        chunk = _Chunk(self, roles, forms)
             except (pa.ArrowException, UnicodeDecodeError) as error:
                 raise formats.explain(path, error) from error
         notes = checker.finish(skip_bad=self.skip_bad)
@@ -133,8 +135,9 @@ class _Reader:
 class _Chunk:
     """Rows of one data set that a reader collects."""
 
-    def __init__(self, reader: _Reader, roles: Roles) -> None:
+    def __init__(self, reader: _Reader, roles: Roles, forms: Mapping[str, Form]) -> None:
         self.reader, self.collector = reader, TableCollector(str(reader.path), roles, reader.need)
+        self.forms = stored_forms(forms)
         self.carried: list[pa.RecordBatch] = []
         self.numbers: list[np.ndarray] = []  # rows in the file, if some are left out
 
@@ -156,6 +159,7 @@ class _Chunk:
         """Return the rows; if rows may be left out, with their numbers in the file."""
         path = self.reader.path
         dataset = self.collector.dataset(path.stem).with_notes(*formats.reading_notes(path))
+        dataset = replace(dataset, forms=self.forms) if self.forms else dataset
         if self.numbers:
             dataset = replace(dataset, file_rows=np.concatenate(self.numbers))
         return replace(dataset, carried=pa.Table.from_batches(self.carried)) if self.carried else dataset
@@ -200,13 +204,14 @@ def _check_file(path: Path) -> None:
 
 
 def _column_types(
-    path: Path, schema: pa.Schema, roles: Roles, *, forms: Collection[str] = (), lenient: bool = False
-) -> dict[str, pa.DataType]:
+    path: Path, schema: pa.Schema, roles: Roles, *, forms: Collection[str] = (), trained: Collection[str] = (),
+    lenient: bool = False,
+) -> dict[str, pa.DataType]:  # fmt: skip
     """Return the columns to read and their types; texts are read as texts even if they look like numbers."""
     types = {name: formats.text_type(path, schema.field(name).type) for name in roles.texts}
     is_csv = path.suffix.lower() in (".csv", ".tsv")
     for name, kind in roles.features.items():
-        as_text = is_csv and (lenient or name in forms)
+        as_text = name in trained or (is_csv and (lenient or name in forms))
         types[name] = pa.large_string() if as_text else _feature_type(path, schema.field(name).type, kind)
     for name in (roles.label, roles.domain, roles.split, roles.time):
         if name is not None:

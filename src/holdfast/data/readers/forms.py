@@ -1,0 +1,84 @@
+"""Forms of the numbers and dates in columns of texts: detected in the first rows, stored with models, read again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.data.readers.dates import FORMS, DateForm, detect_date_form
+from holdfast.data.readers.numbers import CURRENCIES, MISSING, PERCENT, NumberForm, detect_form
+
+SAMPLE = 1000  # rows that decide how the values of a column are written
+_VALUES = {"decimal": (".", ","), "thousands": ("", ",", ".", "'", " "), "unit": ("", PERCENT, *CURRENCIES)}
+
+Form = NumberForm | DateForm
+
+
+class ModelColumns(dict[str, Any]):
+    """Roles of the columns of a model, and how its training data writes numbers and dates."""
+
+    def __init__(self, roles: Mapping[str, Any], forms: Mapping[str, Form]) -> None:
+        super().__init__(roles)
+        self.forms = dict(forms)
+
+
+def trained_forms(columns: Mapping[str, Any] | None, schema: pa.Schema, *, typed: bool) -> dict[str, Form]:
+    """Return the forms of a model for the columns of a file; those of texts only if the file has types for numbers.
+
+    Dates that Arrow recognises are not ambiguous, so that they need no form.
+    """
+    forms = columns.forms if isinstance(columns, ModelColumns) else {}
+    known = {field.name: field.type for field in schema if schema.names.count(field.name) == 1 and field.name in forms}
+    return {
+        name: forms[name] for name, kind in known.items()
+        if kind in (pa.string(), pa.large_string()) or not (typed or pa.types.is_temporal(kind))
+    }  # fmt: skip
+
+
+def detect_forms(sample: pa.RecordBatch, names: Collection[str], *, decimal: str = ".") -> dict[str, Form]:
+    """Return the form of each text column whose values are mostly numbers or dates in the first rows."""
+    forms: dict[str, Form] = {}
+    for name in names:
+        texts = sample.column(name)[:SAMPLE].cast(pa.large_string())
+        column = pc.call_function("utf8_trim_whitespace", [texts])
+        values = [value for value in column.to_pylist() if value is not None and value not in MISSING]
+        form = detect_form(values, decimal=decimal) or detect_date_form(values)
+        if form is not None:
+            forms[name] = form
+    return forms
+
+
+def kinds_of(forms: Mapping[str, Form]) -> dict[str, str]:
+    """Return the kind of each column with a form."""
+    return {name: "date" if isinstance(form, DateForm) else "number" for name, form in forms.items()}
+
+
+def stored_forms(forms: Mapping[str, Form]) -> dict[str, Form]:
+    """Return the forms that a model must know: all that Arrow does not read itself."""
+    return {name: form for name, form in forms.items() if not form.plain}
+
+
+def to_json(forms: Mapping[str, Form]) -> dict[str, Any]:
+    """Return forms as JSON: the parts of numbers, and the last day of January 2024 for dates."""
+    return {
+        name: {"date": form.example} if isinstance(form, DateForm) else asdict(form) for name, form in forms.items()
+    }  # fmt: skip
+
+
+def from_json(value: Any) -> dict[str, Form]:
+    """Return the forms that `to_json` wrote; raise TypeError for anything else."""
+    if not isinstance(value, dict):
+        raise TypeError("config.json has invalid forms of columns")
+    dates, forms = {form.example: form for form in FORMS}, dict[str, Form]()
+    for name, entry in value.items():
+        if isinstance(entry, dict) and set(entry) == {"date"} and str(entry["date"]) in dates:
+            forms[name] = dates[str(entry["date"])]
+        elif isinstance(entry, dict) and set(entry) == set(_VALUES) and all(entry[k] in v for k, v in _VALUES.items()):
+            forms[name] = NumberForm(**entry)
+        else:
+            raise TypeError(f"config.json has an invalid form of the column {str(name)[:40]!r}")
+    return forms
