@@ -18,7 +18,8 @@ from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset, is_finite
 from holdfast.data.load import load_chunks
-from holdfast.data.readers.cells import READING, SKIPPED
+from holdfast.data.readers.cells import SKIPPED
+from holdfast.data.readers.forms import READING
 from holdfast.data.targets import SEPARATORS
 from holdfast.data.write import check_not_input, check_suffix, write_tables
 from holdfast.models.conformal import (

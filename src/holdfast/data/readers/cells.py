@@ -16,12 +16,11 @@ from holdfast.data.readers.codes import SPLIT_FIX, split_index
 from holdfast.data.readers.columns import Roles
 from holdfast.data.readers.dates import ISO, DateForm
 from holdfast.data.readers.formats import Fault
-from holdfast.data.readers.forms import Form
+from holdfast.data.readers.forms import READING, Form
 from holdfast.data.readers.numbers import MISSING, NumberForm
 
 SKIP_BAD = ", or leave such rows out with --skip-bad"
 SKIPPED = "--skip-bad: "  # start of the note on rows that are left out
-READING = " is read as "  # in every note on how a file or column is read
 SHOWN = 20  # bad cells that an error lists
 _MAX_FLOAT = float(np.finfo(np.float32).max)
 _TEXT = pa.large_string()

@@ -101,7 +101,8 @@ class FeatureCollector:
         coded = [name for name in self.coded if name not in self.unused and name not in text]
         plain = not coded and companion is None and "date" not in self.kinds.values() and not np.isnan(numbers).any()
         if plain and self.numeric:
-            return Inputs(Vectors(numbers), tuple(self.numeric), [*self._vector_notes(), *self._unused()])
+            notes = [*self._vector_notes(), *self._constants(numbers), *self._unused()]
+            return Inputs(Vectors(numbers), tuple(self.numeric), notes)
         varying = [i for i, name in enumerate(self.numeric) if self._varies(name, numbers[:, i])]
         schema = [self._column(name) for name in self.kinds if name not in self.unused and name not in text]
         if not schema and companion is None:
@@ -145,6 +146,17 @@ class FeatureCollector:
             if not len(filled) or not missing:  # one value and blanks still distinguish rows
                 self.unused[name] = "a single value" if len(filled) else "no values"
         return name not in self.unused
+
+    def _constants(self, numbers: np.ndarray) -> list[str]:
+        """Return a note on columns of vectors with a single value, which stay part of the input."""
+        if len(numbers) < 2:
+            return []
+        same = [
+            name for i, name in enumerate(self.numeric)
+            if numbers[0, i] == numbers[-1, i] and np.ptp(numbers[:, i]) == 0
+        ]  # fmt: skip
+        names = f"{', '.join(map(repr, same[:12]))}{_more(same)}"
+        return [f"no information: {names} (a single value); --column ignore=NAME leaves it out"] if same else []
 
     def _text_column(self) -> Raw | None:
         """Return the column of texts: the one of the user, or the strings with the most words if they are texts."""

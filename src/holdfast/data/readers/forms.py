@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.data.readers.dates import FORMS, DateForm, detect_date_form
-from holdfast.data.readers.numbers import CURRENCIES, MISSING, PERCENT, NumberForm, detect_form
+from holdfast.data.readers.numbers import CURRENCIES, MISSING, PERCENT, NumberForm, detect_form, looks_like_number
 
+READING = " is read as "  # in every note on how a file or column is read
 SAMPLE = 1000  # rows that decide how the values of a column are written
 _VALUES = {"decimal": (".", ","), "thousands": ("", ",", ".", "'", " "), "unit": ("", PERCENT, *CURRENCIES)}
 
@@ -32,7 +34,8 @@ def trained_forms(columns: Mapping[str, Any] | None, schema: pa.Schema, *, typed
     Dates that Arrow recognises are not ambiguous, so that they need no form.
     """
     forms = columns.forms if isinstance(columns, ModelColumns) else {}
-    known = {field.name: field.type for field in schema if schema.names.count(field.name) == 1 and field.name in forms}
+    counts = Counter(schema.names) if forms else {}
+    known = {name: schema.field(name).type for name in forms if counts.get(name) == 1}
     return {
         name: forms[name] for name, kind in known.items()
         if kind in (pa.string(), pa.large_string()) or not (typed or pa.types.is_temporal(kind))
@@ -43,13 +46,50 @@ def detect_forms(sample: pa.RecordBatch, names: Collection[str], *, decimal: str
     """Return the form of each text column whose values are mostly numbers or dates in the first rows."""
     forms: dict[str, Form] = {}
     for name in names:
-        texts = sample.column(name)[:SAMPLE].cast(pa.large_string())
-        column = pc.call_function("utf8_trim_whitespace", [texts])
-        values = [value for value in column.to_pylist() if value is not None and value not in MISSING]
+        values = _filled(sample, name)
         form = detect_form(values, decimal=decimal) or detect_date_form(values)
         if form is not None:
             forms[name] = form
     return forms
+
+
+def mixture_notes(sample: pa.RecordBatch, names: Collection[str]) -> dict[str, str]:
+    """Return a note per text column without a form that mixes numbers and texts, or several forms of either."""
+    mixtures = {name: _mixture(_filled(sample, name), name) for name in names}
+    return {name: f"column '{name}' has {mixture}" for name, mixture in mixtures.items() if mixture}
+
+
+def _mixture(values: Sequence[str], name: str) -> str:
+    """Describe values of which at least a tenth are numbers or dates; empty if there is nothing to report."""
+    examples, rest = [], list(values)
+    for form in FORMS:  # an ambiguous date counts for the first form only
+        valid = form.parse(pa.array(rest, pa.large_string())).is_valid().to_pylist()
+        if 10 * sum(valid) >= len(values) > 0:
+            examples.append(rest[valid.index(True)])
+        rest = [value for value, is_date in zip(rest, valid, strict=True) if not is_date]
+    if len(examples) > 1:
+        return f"dates in several forms, such as '{examples[0]}' and '{examples[1]}', and{READING}names: write one form"
+    numbers, others = [], []
+    for value in rest:
+        (numbers if looks_like_number(value) else others).append(value)
+    if 10 * len(numbers) < len(values) or not numbers:
+        return ""
+    if 2 * len(numbers) > len(values) or not others:
+        different = next((value for value in numbers if _unit(value) != _unit(numbers[0])), numbers[-1])
+        return f"numbers in several forms, such as '{numbers[0]}' and '{different}', and{READING}names: write one form"
+    fix = f"write one kind, or list the texts with --column number={name}"
+    return f"numbers and texts, such as '{numbers[0]}' and '{others[0]}', and{READING}names: {fix}"
+
+
+def _unit(value: str) -> str:
+    return value.strip("0123456789.,' ")
+
+
+def _filled(sample: pa.RecordBatch, name: str) -> list[str]:
+    """Return the first values of a text column that are not missing."""
+    texts = sample.column(name)[:SAMPLE].cast(pa.large_string())
+    column = pc.call_function("utf8_trim_whitespace", [texts])
+    return [value for value in column.to_pylist() if value is not None and value not in MISSING]
 
 
 def kinds_of(forms: Mapping[str, Form]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from holdfast.data.readers.cells import CellChecker
 from holdfast.data.readers.collect import TableCollector
 from holdfast.data.readers.columns import assign
 from holdfast.data.readers.features import NAME, FeatureCollector, Inputs, kind_of
-from holdfast.data.readers.forms import SAMPLE, detect_forms, kinds_of, stored_forms, trained_forms
+from holdfast.data.readers.forms import SAMPLE, detect_forms, kinds_of, mixture_notes, stored_forms, trained_forms
 from holdfast.data.readers.graphs import GraphObject, as_graphs
 
 ONE_DOMAIN = "all"  # name of the domain if none are passed
@@ -251,7 +251,9 @@ def read_frame(
         table = pa.Table.from_pandas(frame.set_axis(list(map(str, frame.columns)), axis=1), preserve_index=False)
         kinds = {field.name: kind_of(field.type) for field in table.schema}
         sample = table.slice(0, SAMPLE).combine_chunks().to_batches()[0]
-        forms = detect_forms(sample, [name for name, kind in kinds.items() if kind == NAME])
+        named = [name for name, kind in kinds.items() if kind == NAME]
+        forms = detect_forms(sample, named)
+        mixtures = mixture_notes(sample, [name for name in named if name not in forms])
         trained = trained_forms(columns, table.schema, typed=True)
         forms = stored_forms(forms) | trained  # texts of plain numbers are names
         kinds |= kinds_of(forms)
@@ -264,7 +266,8 @@ def read_frame(
     except (pa.ArrowException, UnicodeError, OverflowError) as error:
         reason = "; ".join(map(str, error.args))[:200]
         raise BadInput(f"{FRAME} has a column that is neither numbers nor texts ({reason}): convert it") from error
-    notes = checker.finish(skip_bad=skip_bad)
+    unclear = [note for name, note in mixtures.items() if roles.features.get(name) == NAME]
+    notes = [*unclear, *checker.finish(skip_bad=skip_bad)]
     return replace(collector.dataset("data"), forms=forms).with_notes(*notes)
 
 

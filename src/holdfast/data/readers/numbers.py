@@ -80,6 +80,11 @@ class NumberForm:
         return pc.call_function("divide", [values, pa.scalar(100.0)]) if self.unit == PERCENT else values
 
 
+def looks_like_number(value: str) -> bool:
+    """Whether a value is a number in some form."""
+    return _CELL.fullmatch(value.strip()) is not None
+
+
 def detect_form(values: Sequence[str], *, decimal: str = ".") -> NumberForm | None:
     """Return the form in which most of these values are numbers, or None if at most half of them are.
 

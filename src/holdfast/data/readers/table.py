@@ -18,8 +18,8 @@ from holdfast.data.readers.codes import CodeColumn, coded_dataset
 from holdfast.data.readers.collect import TableCollector
 from holdfast.data.readers.columns import ColumnFinder, Roles, assign, listed
 from holdfast.data.readers.dialect import detect_dialect
-from holdfast.data.readers.features import kind_of
-from holdfast.data.readers.forms import Form, detect_forms, kinds_of, stored_forms, trained_forms
+from holdfast.data.readers.features import NAME, kind_of
+from holdfast.data.readers.forms import Form, detect_forms, kinds_of, mixture_notes, stored_forms, trained_forms
 from holdfast.data.readers.numbers import NumberForm
 
 METADATA = ("domain", "split", "id")  # roles of tables for tags, questions and texts without labels
@@ -85,7 +85,8 @@ class _Reader:
         path = self.path
         schema = formats.read_schema(path, block)
         trained = trained_forms(self.columns, schema, typed=path.suffix.lower() not in (".csv", ".tsv"))
-        forms = _text_forms(path, schema, block) | trained
+        detected, mixtures = _text_forms(path, schema, block)
+        forms = detected | trained
         kinds = {field.name: kind_of(field.type) for field in schema}
         kinds |= kinds_of(forms)
         roles = assign(str(path), schema.names, kinds=kinds, columns=self.columns, need=self.need)
@@ -120,7 +121,8 @@ class _Reader:
                         chunk = _Chunk(self, roles, forms)
             except (pa.ArrowException, UnicodeDecodeError) as error:
                 raise formats.explain(path, error) from error
-        notes = checker.finish(skip_bad=self.skip_bad)
+        unclear = [note for name, note in mixtures.items() if roles.features.get(name) == NAME]
+        notes = [*unclear, *checker.finish(skip_bad=self.skip_bad)]
         if not checker.rows:
             raise BadInput(f"{path} has columns but no rows: write one row per example")
         if chunk.rows:
@@ -165,25 +167,30 @@ class _Chunk:
         return replace(dataset, carried=pa.Table.from_batches(self.carried)) if self.carried else dataset
 
 
-def _text_forms(path: Path, schema: pa.Schema, block: int) -> dict[str, Form]:
-    """Return how numbers and dates are written in columns of texts; parquet files have types for plain numbers."""
+def _text_forms(path: Path, schema: pa.Schema, block: int) -> tuple[dict[str, Form], dict[str, str]]:
+    """Return how numbers and dates are written in columns of texts, and notes on columns that mix several forms.
+
+    Parquet files have types for plain numbers.
+    """
     counts = Counter(schema.names)
     names = [f.name for f in schema if f.type in (pa.string(), pa.large_string()) and counts[f.name] == 1]
     suffix = path.suffix.lower()
     if not names:
-        return {}
+        return {}, {}
     if suffix in (".csv", ".tsv", ".parquet"):
         types = dict.fromkeys(names, pa.large_string())
         first = next(formats.iter_batches(path, types, block, on_invalid=formats.leave_out), None)
         decimal = "," if suffix != ".parquet" and detect_dialect(path).separator == ";" else "."
         try:
             forms = {} if first is None else detect_forms(first, names, decimal=decimal)
+            others = [name for name in names if name not in forms]
+            mixtures = {} if first is None else mixture_notes(first, others)
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise formats.explain(path, error) from error
-        return {name: form for name, form in forms.items() if suffix != ".parquet" or not form.plain}
+        return {name: form for name, form in forms.items() if suffix != ".parquet" or not form.plain}, mixtures
     rows = formats.first_rows(path)
     kinds = {name: [type(row[name]) in (int, float) for row in rows if row.get(name) is not None] for name in names}
-    return {name: NumberForm() for name, numbers in kinds.items() if 2 * sum(numbers) > len(numbers)}
+    return {name: NumberForm() for name, numbers in kinds.items() if 2 * sum(numbers) > len(numbers)}, {}
 
 
 def _known_column(path: Path, schema: pa.Schema, name: str) -> str:
