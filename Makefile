@@ -58,6 +58,7 @@ bench: $(READY)
 	$(BIN)/holdfast bench serve
 	$(BIN)/holdfast bench engines
 	$(BIN)/holdfast bench cluster
+	$(BIN)/holdfast bench tables
 
 # writes the golden loss curves anew; look at the difference before you commit it
 golden: $(READY)

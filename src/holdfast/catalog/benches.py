@@ -16,6 +16,7 @@ _ABOUT = {  # function in holdfast.bench, description
     "cluster": (
         "engines:run_cluster", "200 tiny runs on two Ray nodes, compared with the extrapolation from fewer runs"),
     "serve": ("serve:run", "server with 32 clients, compared with offline prediction"),
+    "tables": ("tables:run", "1 million rows of 50 mixed columns: read, audited and prepared, time and memory"),
     "recurrent": ("read:run_recurrent", "LSTM with a memory bank, compared with torch.nn.LSTM"),
 }  # fmt: skip
 BENCHES = {name: Entry(f"holdfast.bench.{target}", about) for name, (target, about) in _ABOUT.items()}
