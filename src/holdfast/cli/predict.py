@@ -159,6 +159,17 @@ def serve(
     column: options.Column = None,
     coverage: Coverage = None,
     sets: SetMethod = "split",
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Test the predicted examples for drift, with gauges in /metrics.")
+    ] = False,
+    log: Annotated[
+        Path | None,
+        options.option(
+            "Folder for a log of features and predictions of the latest 20,000 examples, never of their inputs, that "
+            "`holdfast watch` reads; implies --watch."
+        ),
+    ] = None,
+    window: Annotated[int, typer.Option(help="With --watch: examples per test.")] = 500,
     max_batch: Annotated[int, typer.Option(help="Examples per forward pass.")] = 64,
     max_wait: Annotated[float, typer.Option(help="Milliseconds a request waits to be batched with others.")] = 5.0,
     max_body: Annotated[int, typer.Option(help="Bytes per request.")] = 8_000_000,
@@ -187,6 +198,8 @@ def serve(
 
     - `holdfast serve models/reviews --coverage 0.9`
 
+    - `holdfast serve models/reviews --watch --log monitoring/served`
+
     - `holdfast serve models/reviews --host 0.0.0.0 --token-file token.txt --tls-cert cert.pem --tls-key key.pem`
 
     - `holdfast serve models/reviews --host 0.0.0.0 --allow-host models.example.org --max-rate 20 --max-text 5000`
@@ -208,7 +221,10 @@ def serve(
         body=max_body, examples=max_examples, text=max_text, pixels=max_pixels, seconds=max_seconds, batch=max_batch,
         wait=max_wait / 1000,
     )  # fmt: skip
-    service = Service(model, limits=limits, device=device, columns=options.pairs(column), coverage=coverage, sets=sets)
+    service = Service(
+        model, limits=limits, device=device, columns=options.pairs(column), coverage=coverage, sets=sets, watch=watch,
+        log=log, window=window,
+    )  # fmt: skip
 
     def ready(address: str) -> None:
         if json:

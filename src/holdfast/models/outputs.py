@@ -3,7 +3,7 @@
 n examples, c labels
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.data.raw import Raw
 from holdfast.models.conformal import Calibrated, predict_sets
-from holdfast.models.saved import SavedModel
+from holdfast.models.saved import ClassPredictions, SavedModel
 from holdfast.tasks.regress import interval
 
 
@@ -69,9 +69,13 @@ def predict_labels(saved: SavedModel, raw: Raw, *, device: torch.device | str = 
 
 
 def answers(
-    saved: SavedModel, raw: Raw, *, device: torch.device | str = "cpu", sets: Calibrated | None = None
-) -> list[dict[str, Any]]:
-    """Return one answer per example, as a server sends it; `sets` adds prediction sets of unknown domains."""
+    saved: SavedModel, raw: Raw, *, device: torch.device | str = "cpu", sets: Calibrated | None = None,
+    observe: Callable[[Raw, ClassPredictions], None] | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return one answer per example, as a server sends it; `sets` adds prediction sets of unknown domains.
+
+    `observe` receives the predictions of a classifier, to watch them.
+    """
     extra: dict[str, np.ndarray | None]
     if saved.predicts == "numbers":
         numbers = predict_numbers(saved, raw, device=device, sets=sets)
@@ -87,6 +91,8 @@ def answers(
         extra, percentiles = {}, (labels.foreign, labels.undecided)
     else:
         classes = saved.predict(raw, device=device)
+        if observe is not None:
+            observe(raw, classes)
         rows = [
             {"label": saved.classes[row.argmax()], "probabilities": dict(zip(saved.classes, row.tolist(), strict=True))}
             for row in classes.probabilities

@@ -66,19 +66,25 @@ INCOMPLETE = (LOCK_NAME, "checkpoints", *MODEL_FILES)  # what an incomplete mode
 
 
 class ClassPredictions(NamedTuple):
-    """Probabilities (n, c), and if known the percentiles `foreign` and `undecided` (n,)."""
+    """Probabilities (n, c), and if known the percentiles `foreign` and `undecided` (n,) and encoder features (n, w).
+
+    `first` are the probabilities of the first network, if others are averaged with it.
+    """
 
     probabilities: np.ndarray
     foreign: np.ndarray | None
     undecided: np.ndarray | None
+    features: np.ndarray | None = None
+    first: np.ndarray | None = None
 
 
 class Outputs(NamedTuple):
-    """Outputs of the network (n, k), and if known the percentiles `foreign` and `undecided` (n,)."""
+    """Outputs of the network (n, k), and if known the percentiles (n,) and encoder features (n, w)."""
 
     values: np.ndarray
     foreign: np.ndarray | None
     undecided: np.ndarray | None
+    features: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -179,7 +185,7 @@ class SavedModel:
         if not self.members:
             return own
         mixed = sum(weight * outputs[id(saved)].probabilities for weight, saved in self.all_members)
-        return own._replace(probabilities=np.asarray(mixed))
+        return own._replace(probabilities=np.asarray(mixed), first=own.probabilities)
 
     def outputs(self, raw: Raw, *, device: torch.device | str = "cpu") -> Outputs:
         """Return the outputs of this network alone, and the percentiles of its calibration."""
@@ -196,7 +202,7 @@ class SavedModel:
         """Return the class probabilities for the values of `_observe`."""
         outputs = self._outputs(values)
         temperature = self.calibration.temperature if calibrated and self.calibration is not None else 1.0
-        return ClassPredictions(probabilities(outputs.values, temperature), outputs.foreign, outputs.undecided)
+        return ClassPredictions(probabilities(outputs.values, temperature), *outputs[1:])
 
     def _outputs(self, values: Tensor | None) -> Outputs:
         """Interpret the values of `_observe` for all examples; None if there are none."""
@@ -209,7 +215,7 @@ class SavedModel:
         observed = observations(values, count)
         _check_finite(np.concatenate([observed.outputs, observed.features], axis=1))
         foreign = self.calibration.foreign.percentiles(observed.features)
-        return Outputs(observed.outputs, foreign, self.calibration.undecided(observed.entropy))
+        return Outputs(observed.outputs, foreign, self.calibration.undecided(observed.entropy), observed.features)
 
     def features_and_outputs(self, raw: Raw, *, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """Return the input (n, d) of the head and the outputs (n, c) of the network alone."""

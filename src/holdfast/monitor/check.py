@@ -140,25 +140,33 @@ class Checker:
             note = f"not tested, because it has fewer than {MIN_ROWS} examples"
             return BatchCheck(batch, domain, len(observed), [], None, None, shares, None, None, truth, count, note=note)
         rng = np.random.default_rng(derive(self.seed, "watch", batch, domain or ""))
-        rows = np.sort(rng.permutation(len(observed))[:MAX_TESTED])
-        tested, group = observed.take(rows), self._group(domain)
-        mask = np.ones(len(self.reference), dtype=bool) if group == 0 else self.reference.domain == group - 1
-        features = self._features(tested, mask)
-        others = [*self._predictions(tested, mask), *self._inputs(tested, mask)]
-        if self.reference.columns is not None:
-            own = InputStatistics(numbers=tested.numbers, codes=tested.codes)
-            others += compare_columns(own, self.reference.columns, group)
-        findings = corrected(features, others, level=self.level / groups)
+        tested = observed.take(np.sort(rng.permutation(len(observed))[:MAX_TESTED]))
+        group, mask = self._group(domain), self._mask(domain)
+        findings = self.findings(tested, domain, groups=groups)
+        features = findings[0] if findings and findings[0].name == "features" else None
         foreign = None if observed.foreign is None else float((observed.foreign > FOREIGN).mean())
-        unseen = self._unseen(tested) if features is not None and findings[0].drifted else 0.0
-        accuracy = None if self.estimator is None else self.estimator.estimate(
-            observed.answers[rows].astype(np.float64), unseen=unseen
-        )  # fmt: skip
+        unseen = self._unseen(tested) if features is not None and features.drifted else 0.0
+        answers = tested.answers.astype(np.float64)
+        accuracy = None if self.estimator is None else self.estimator.estimate(answers, unseen=unseen)
         return BatchCheck(
             batch, domain, len(observed), findings, None if features is None else features.statistic, foreign, shares,
             self._shift(tested), accuracy, truth, count,
             "all training domains" if group == 0 else f"the training domain {domain}", self._examples(observed, mask),
         )  # fmt: skip
+
+    def findings(self, tested: Observed, domain: str | None = None, *, groups: int = 1) -> list[Finding]:
+        """Test all examples for drift; the test of the features is the first, if the model has features."""
+        group, mask = self._group(domain), self._mask(domain)
+        others = [*self._predictions(tested, mask), *self._inputs(tested, mask)]
+        if self.reference.columns is not None:
+            own = InputStatistics(numbers=tested.numbers, codes=tested.codes)
+            others += compare_columns(own, self.reference.columns, group)
+        return corrected(self._features(tested, mask), others, level=self.level / groups)
+
+    def _mask(self, domain: str | None) -> np.ndarray:
+        """Return which examples of the reference a domain is compared with."""
+        group = self._group(domain)
+        return np.ones(len(self.reference), dtype=bool) if group == 0 else self.reference.domain == group - 1
 
     def _group(self, domain: str | None) -> int:
         """Return the group of the reference to compare with: 0 for all, or 1 plus the index of the domain."""

@@ -39,7 +39,7 @@ SAMPLES = {  # example bodies for the documentation
 
 def make_app(service: Service, access: Access | None = None) -> FastAPI:
     """Return the application of one service; pending requests are answered before it stops."""
-    metrics, description = Metrics(), service.model()
+    metrics, description, drift = Metrics(), service.model(), service.drift
     batcher = Batcher(service.answer, service.limits, alone=service.alone, on_batch=metrics.batch)
 
     @asynccontextmanager
@@ -47,6 +47,8 @@ def make_app(service: Service, access: Access | None = None) -> FastAPI:
         yield
         await asyncio.to_thread(batcher.close)
         predict.close()
+        if drift is not None:
+            await asyncio.to_thread(drift.close)
 
     title, release = f"Holdfast: {description['name']}", description["versions"]["holdfast"]
     paths: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
@@ -57,8 +59,8 @@ def make_app(service: Service, access: Access | None = None) -> FastAPI:
     app.add_route("/predict", predict, methods=["POST"])  # pyright: ignore[reportArgumentType]
 
     @app.get("/health", summary="Health of the server.")
-    async def health() -> dict[str, str]:
-        return {"status": "ok"}
+    async def health() -> dict[str, Any]:
+        return {"status": "ok", **({} if drift is None else {"watch": drift.state()})}
 
     @app.get("/model", summary="Labels, versions and card of the model.")
     async def model() -> dict[str, Any]:
@@ -66,7 +68,7 @@ def make_app(service: Service, access: Access | None = None) -> FastAPI:
 
     @app.get("/metrics", summary="Metrics for Prometheus.")
     async def counts() -> Response:
-        return Response(metrics.text(), media_type=CONTENT_TYPE)
+        return Response(metrics.text(None if drift is None else drift.gauges()), media_type=CONTENT_TYPE)
 
     schema = get_openapi(title=title, version=release, routes=app.routes)
     schema["paths"] = {"/predict": {"post": predict_schema(description.get("schema"))}, **schema["paths"]}

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+Gauges = Mapping[str, tuple[str, str, Mapping[str, float]]]  # name -> (help, type, labels -> value)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -52,8 +53,8 @@ class Metrics:
             self._batches.add(examples)
             self._examples += examples
 
-    def text(self) -> str:
-        """Return all metrics, one line per value."""
+    def text(self, gauges: Gauges | None = None) -> str:
+        """Return all metrics, one line per value; `gauges` are those of a drift monitor."""
         with self._lock:
             by_status = {f'{{path="{path}",status="{status}"}}': n for (path, status), n in self._requests.items()}
             sections = [
@@ -63,10 +64,12 @@ class Metrics:
                 *_section("holdfast_predict_seconds", "Seconds from request to answer.", self._seconds),
                 *_section("holdfast_batch_examples", "Examples per batch.", self._batches),
             ]
+        for name, (about, kind, values) in (gauges or {}).items():
+            sections += _section(name, about, values, kind=kind)
         return "\n".join(sections) + "\n"
 
 
-def _section(name: str, about: str, values: Mapping[str, int] | Histogram) -> list[str]:
+def _section(name: str, about: str, values: Mapping[str, float] | Histogram, *, kind: str = "counter") -> list[str]:
     histogram = isinstance(values, Histogram)
     lines = values.lines(name) if histogram else (f"{name}{labels} {n}" for labels, n in values.items())
-    return [f"# HELP {name} {about}", f"# TYPE {name} {'histogram' if histogram else 'counter'}", *lines]
+    return [f"# HELP {name} {about}", f"# TYPE {name} {'histogram' if histogram else kind}", *lines]

@@ -16,6 +16,7 @@ from holdfast.models.saved import RECALL, SavedModel, load_model, member_folders
 from holdfast.models.versions import current_folder
 from holdfast.run.cost import code_version
 from holdfast.run.workspace import choose_device
+from holdfast.serve.drift import WINDOW, DriftMonitor
 from holdfast.serve.requests import Limits, ParsedRequest, RequestParser, merge
 
 MAX_CARD = 1 << 18  # bytes of a model card that are shown
@@ -28,6 +29,7 @@ class Service:
     def __init__(
         self, folder: str | Path, *, limits: Limits | None = None, device: str = "auto",
         columns: Mapping[str, str] | None = None, coverage: float | None = None, sets: str = "split",
+        watch: bool = False, log: Path | None = None, window: int = WINDOW,
     ) -> None:  # fmt: skip
         self.folder, self.limits, self.device = Path(folder), limits or Limits(), choose_device(device)
         self.saved: SavedModel = load_model(self.folder)
@@ -35,6 +37,9 @@ class Service:
         if self.saved.task == "masked":
             raise BadInput("a model of the task masked cannot be served: fit a model of another task with its encoder")
         self.sets = None if coverage is None else calibrate(self.saved, coverage, sets)
+        self.drift = None
+        if watch or log is not None:
+            self.drift = DriftMonitor(self.saved, self.folder, log=log, window=window)
         encoder = self.saved.encoder
         kind = TASK_INPUTS.get(self.saved.task, encoder.takes)
         self.parser = RequestParser(
@@ -62,7 +67,10 @@ class Service:
             columns = self.saved.predict_columns(raw, device=self.device)
             answers = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         else:
-            answers = answers_of(self.saved, raw, device=self.device, sets=self.sets)
+            answers = answers_of(
+                self.saved, raw, device=self.device, sets=self.sets,
+                observe=None if self.drift is None else self.drift.observe,
+            )  # fmt: skip
         ids = [id for request in requests for id in (request.ids or [None] * len(request))]
         return [answer if id is None else {"id": id, **answer} for id, answer in zip(ids, answers, strict=True)]
 

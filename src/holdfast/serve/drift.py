@@ -1,0 +1,141 @@
+"""Drift of the examples that a server predicts: a check per window of examples, gauges, and an opt-in log.
+
+The thread that predicts only hands over its results; statistics, tests and the log are computed in another thread.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.core.errors import BadInput, check_at_least, warn
+from holdfast.core.files import file_digest
+from holdfast.data.raw import Raw
+from holdfast.models.saved import ClassPredictions, SavedModel
+from holdfast.models.shared import WEIGHTS
+from holdfast.models.versions import current_folder
+from holdfast.monitor.check import BatchCheck
+from holdfast.monitor.drift import MIN_ROWS
+from holdfast.monitor.log import ServedLog
+from holdfast.monitor.observe import Observed, observed_of, statistics_of
+from holdfast.monitor.watch import model_checker
+from holdfast.serve.metrics import Gauges
+
+WINDOW = 500  # examples per check
+MAX_WAITING = 20_000  # examples that wait for their statistics; further ones are not watched
+
+
+class DriftMonitor:
+    """Watches the predictions of one model; `log` is a folder for `holdfast watch`, or None."""
+
+    def __init__(
+        self, saved: SavedModel, folder: Path, *, log: Path | None = None, window: int = WINDOW, seed: int = 0
+    ) -> None:
+        if saved.predicts != "classes":
+            raise BadInput(f"a served model of the task {saved.task} is not watched: remove --watch and --log")
+        if saved.calibration is None:
+            raise BadInput("this model has no calibration, which --watch and --log need: fit the model again")
+        check_at_least(MIN_ROWS, window=window)
+        self.saved, self.window, self.checker = saved, window, model_checker(saved, seed=seed)
+        version = file_digest(current_folder(folder) / WEIGHTS)[:16]
+        self.log = None if log is None else ServedLog(log, model=version)
+        self._queue: queue.SimpleQueue[tuple[Raw, ClassPredictions] | None] = queue.SimpleQueue()
+        self._lock, self._waiting, self.unwatched, self.examples, self.windows = threading.Lock(), 0, 0, 0, 0
+        self._pending: list[Observed] = []
+        self.latest: BatchCheck | None = None
+        self._thread = threading.Thread(target=self._run, name="holdfast-drift", daemon=True)
+        self._thread.start()
+
+    def observe(self, raw: Raw, predictions: ClassPredictions) -> None:
+        """Hand over the predictions of some examples; this returns immediately."""
+        with self._lock:
+            if self._waiting + len(raw) > MAX_WAITING:
+                self.unwatched += len(raw)
+                return
+            self._waiting += len(raw)
+        self._queue.put((raw, predictions))
+
+    def close(self) -> None:
+        """Process what was handed over and end the thread."""
+        self._queue.put(None)
+        self._thread.join()
+        if self.log is not None:
+            self.log.close()
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            try:
+                self._add(*item)
+            except Exception as error:  # a full disk must not stop the predictions
+                warn(f"examples were not watched: {error}")
+                with self._lock:
+                    self.unwatched += len(item[0])
+            with self._lock:
+                self._waiting -= len(item[0])
+
+    def _add(self, raw: Raw, predictions: ClassPredictions) -> None:
+        assert predictions.features is not None
+        first = predictions.probabilities if predictions.first is None else predictions.first
+        outputs = first.astype(np.float32)
+        answers = outputs if predictions.first is None else predictions.probabilities.astype(np.float32)
+        inputs = statistics_of(self.saved, raw)
+        observed = observed_of(self.saved, outputs, answers, predictions.features, inputs, self.checker.reference)
+        if self.log is not None:
+            self.log.add(observed)
+        self._pending.append(observed)
+        self.examples += len(observed)
+        if sum(map(len, self._pending)) < self.window:
+            return
+        joined, self._pending = Observed.cat(self._pending), []
+        check = self.checker.check(f"window {self.windows + 1}", None, joined)
+        with self._lock:
+            self.latest, self.windows = check, self.windows + 1
+
+    def state(self) -> dict[str, Any]:
+        """Return the state for /health."""
+        with self._lock:
+            latest, windows, unwatched = self.latest, self.windows, self.unwatched
+        drifted = [] if latest is None else [finding.name for finding in latest.drifted]
+        accuracy = None if latest is None or latest.accuracy is None else latest.accuracy.json()
+        return {
+            "windows": windows, "window": self.window, "drift": bool(drifted), "drifted": drifted[:10],
+            "accuracy": accuracy, "unwatched": unwatched,
+        }  # fmt: skip
+
+    def gauges(self) -> Gauges:
+        """Return the gauges of the latest window for /metrics."""
+        with self._lock:
+            latest, windows, unwatched = self.latest, self.windows, self.unwatched
+        gauges: dict[str, tuple[str, str, Mapping[str, float]]] = {
+            "holdfast_watch_windows_total": ("Windows that were checked for drift.", "counter", {"": windows}),
+            "holdfast_watch_unwatched_total": ("Examples that were not watched.", "counter", {"": unwatched}),
+        }
+        if latest is None:
+            return gauges
+        values = {
+            "drift": ("Whether the latest window drifted.", float(bool(latest.drifted))),
+            "p_value": ("Smallest corrected p value of the window.", min(f.corrected for f in latest.findings)),
+            "discrepancy": ("Squared maximum mean discrepancy of the features.", latest.discrepancy),
+            "foreign_share": ("Share of examples far from the training data.", latest.foreign),
+        }
+        if (own := latest.accuracy) is not None:
+            values |= {
+                "accuracy": ("Estimated accuracy.", own.estimate),
+                "accuracy_low": ("Lower end of the interval of the accuracy.", own.low),
+                "accuracy_high": ("Upper end of the interval of the accuracy.", own.high),
+            }
+        known = {name: (about, value) for name, (about, value) in values.items() if value is not None}
+        gauges |= {f"holdfast_watch_{name}": (about, "gauge", {"": v}) for name, (about, v) in known.items()}
+        shares = {f'{{label="{_escaped(label)}"}}': share for label, share in latest.predicted.items()}
+        gauges["holdfast_watch_predicted_share"] = ("Share of predictions per label.", "gauge", shares)
+        return gauges
+
+
+def _escaped(label: str) -> str:
+    """Escape a label value of the text format."""
+    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
