@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
@@ -19,6 +19,7 @@ from holdfast.core.errors import BadInput
 from holdfast.protocols.resume import stop_all_if_requested, stop_at_signal, stop_if_requested
 from holdfast.record import RunRecord
 from holdfast.run.jobs import MAX_ATTEMPTS, Job, Keep, Outcomes, cache_inputs, keep_all, run_job, worker_workspace
+from holdfast.run.mps import mps_daemon
 from holdfast.run.progress import ProgressListener
 from holdfast.run.workspace import Workspace
 
@@ -42,7 +43,8 @@ class Local:
         count = self.count(len(jobs), workspace.device)
         with stop_at_signal():
             if count > 1:
-                yield from _in_workers(jobs, workspace, watch=watch, count=count, keep=keep)
+                with mps_daemon(workspace.device, count) as variables:
+                    yield from _in_workers(jobs, workspace, watch=watch, count=count, keep=keep, variables=variables)
                 return
             cache_inputs([job for job in jobs if job.spec.tune == "frozen"], workspace)
             for job in jobs:
@@ -73,12 +75,13 @@ def parallel_runs(device: torch.device) -> int:
 
 
 def _in_workers(
-    jobs: Sequence[Job], workspace: Workspace, *, watch: ProgressListener, count: int, keep: Keep
-) -> Outcomes:
+    jobs: Sequence[Job], workspace: Workspace, *, watch: ProgressListener, count: int, keep: Keep,
+    variables: Mapping[str, str],
+) -> Outcomes:  # fmt: skip
     """Yield outcomes as they arrive; a job whose worker died is queued again and resumes from its checkpoint."""
     shared = worker_workspace(jobs, workspace, threads=max(1, cores() // count))
     waiting, deaths = deque(jobs), Counter()
-    workers = [_Worker(shared, index) for index in range(count)]
+    workers = [_Worker(shared, index, variables) for index in range(count)]
     try:
         while waiting or any(worker.job for worker in workers):
             stop_if_requested()
@@ -120,14 +123,14 @@ def _in_workers(
 class _Worker:
     """A worker process, the connection to it, and its current job."""
 
-    def __init__(self, workspace: Workspace, index: int) -> None:
-        self.workspace, self.index = workspace, index
+    def __init__(self, workspace: Workspace, index: int, variables: Mapping[str, str]) -> None:
+        self.workspace, self.index, self.variables = workspace, index, variables
         self.job: Job | None = None
         self.connection, other_end = Pipe()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "holdfast.run.worker", str(other_end.fileno())],
             pass_fds=[other_end.fileno()],
-            env=_environment(workspace, index),
+            env={**_environment(workspace, index), **variables},
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C reaches the driver only, which stops its workers
         )
@@ -140,7 +143,7 @@ class _Worker:
 
     def restarted(self) -> _Worker:
         self.close()
-        return _Worker(self.workspace, self.index)
+        return _Worker(self.workspace, self.index, self.variables)
 
     def close(self) -> None:
         self.connection.close()
