@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # processes of the tests share the cores: threads of each would only wait for one another
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
 
-.PHONY: setup demo test test-all suite check lint types format bench golden soak audit dist-test clean
+.PHONY: setup demo test test-all suite check lint types format bench bench-gpu golden soak audit dist-test clean
 
 setup: $(READY)
 
@@ -59,6 +59,12 @@ bench: $(READY)
 	$(BIN)/holdfast bench engines
 	$(BIN)/holdfast bench cluster
 	$(BIN)/holdfast bench tables
+
+bench-gpu: $(READY)
+	$(BIN)/python -m pytest -q -m gpu tests
+	for name in loop domainbed scaling; do \
+		$(BIN)/holdfast bench $$name --device cuda --json > results/bench/$$name-cuda.json || echo "$$name: a target is missed"; \
+	done
 
 # writes the golden loss curves anew; look at the difference before you commit it
 golden: $(READY)

@@ -66,8 +66,8 @@ def tiny(count: int, device: torch.device, steps: int = STEPS) -> tuple[list[Spe
 def _ray_over_local(device: torch.device, steps: int = STEPS, rounds: int = ROUNDS) -> float:
     values = []
     for _ in range(rounds):
-        local = _sweep(Local(AT_ONCE), RUNS, device, steps).seconds
-        values.append(_sweep(Ray(), RUNS, device, steps).seconds / local)
+        local = sweep(Local(AT_ONCE), RUNS, device, steps).seconds
+        values.append(sweep(Ray(), RUNS, device, steps).seconds / local)
     return median(values)
 
 
@@ -101,8 +101,8 @@ class SweepTimes:
 def run_cluster(device: torch.device) -> list[Result]:
     """Measure how well fewer runs predict the time of 200, and the costs per run."""
     with one_thread(), cluster((1,) * SLOTS) as nodes, _connected(nodes.address):
-        _sweep(Ray(nodes.address), 2 * 4, device)  # start the processes of the nodes and load the code
-        few, some, many = (_sweep(Ray(nodes.address), count, device) for count in (FEW, SOME, MANY))
+        sweep(Ray(nodes.address), 2 * 4, device)  # start the processes of the nodes and load the code
+        few, some, many = (sweep(Ray(nodes.address), count, device) for count in (FEW, SOME, MANY))
     overhead = (SLOTS * (some.seconds - few.seconds) - (some.inside - few.inside)) / (SOME - FEW)
     start = few.seconds - (few.inside + FEW * overhead) / SLOTS
     predicted = start + (many.inside + MANY * overhead) / SLOTS
@@ -129,7 +129,7 @@ def _connected(address: str) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _sweep(engine: Engine, count: int, device: torch.device, steps: int = STEPS) -> SweepTimes:
+def sweep(engine: Engine, count: int, device: torch.device, steps: int = STEPS) -> SweepTimes:
     """Execute this number of runs; start-up and shutdown of the engine count."""
     specs, workspace = tiny(count, device, steps)
     with tempfile.TemporaryDirectory() as folder:

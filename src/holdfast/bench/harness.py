@@ -1,6 +1,8 @@
 """Measurement shared by all benchmarks: two implementations timed in alternation, and the median of their ratios."""
 
 import gc
+import os
+import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,6 +49,13 @@ class Result:
 
 
 on_result = ScopedValue[Callable[[Result], None]]()  # called with each result as soon as it is measured
+
+
+def hardware(device: torch.device) -> str:
+    """Describe the machine of a record: the GPU, or the processor and its cores, and the version of torch."""
+    cores = os.cpu_count() or 1
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, {cores} cores"
+    return f"{name}, torch {torch.__version__}"
 
 
 @contextmanager

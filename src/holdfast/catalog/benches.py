@@ -15,6 +15,9 @@ _ABOUT = {  # function in holdfast.bench, description
     "engines": ("engines:run", "200 tiny runs with Ray, compared with local processes"),
     "cluster": (
         "engines:run_cluster", "200 tiny runs on two Ray nodes, compared with the extrapolation from fewer runs"),
+    "domainbed": (
+        "domainbed:run", "`compare` end to end, compared with a loop like that of DomainBed on the same images"),
+    "scaling": ("scaling:run", "growth of cost with steps, batch, domains, slots, experts and runs, as exponents"),
     "serve": ("serve:run", "server with 32 clients, compared with offline prediction"),
     "tables": ("tables:run", "1 million rows of 50 mixed columns: read, audited and prepared, time and memory"),
     "recurrent": ("read:run_recurrent", "LSTM with a memory bank, compared with torch.nn.LSTM"),

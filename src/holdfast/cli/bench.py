@@ -23,7 +23,7 @@ def bench(
     - `holdfast bench cache --json`
     """
     from holdfast import catalog
-    from holdfast.bench.harness import on_result
+    from holdfast.bench.harness import hardware, on_result
     from holdfast.core.errors import BadInput, unknown
     from holdfast.run.workspace import choose_device
 
@@ -34,7 +34,9 @@ def bench(
     with on_result.bind(lambda r: say(f"{r.case}: {r.error or f'{r.ratio:.3f}'}")):
         results = measure(run_device)
     if json:
-        print_json({"bench": name, "device": str(run_device), "results": [r.json() for r in results]})
+        command = f"holdfast bench {name} --json --device {run_device.type}"
+        where = {"device": str(run_device), "hardware": hardware(run_device), "command": command}
+        print_json({"bench": name, **where, "results": [r.json() for r in results]})
     else:
         table = Table("case", "ratio", "target", "", box=None)
         for r in results:

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from holdfast.core import inputs
 from holdfast.core.inputs import Graphs, Inputs, Joint, Tokens
 from holdfast.core.ragged import Ragged
 
 Rows = Sequence[Sequence[int]]
+LENGTH_MULTIPLE = 16  # of padded texts on a GPU
 SHARE = 0.25  # of the free GPU memory that examples may use
 
 
@@ -60,8 +62,11 @@ class TensorStore(Store):
 class TokenStore(Store):
     """Token ids of all texts, padded per batch, and the positions `at` for tasks with one output per position."""
 
-    def __init__(self, ids: Ragged, *, pad: int, types: Ragged | None = None, at: Ragged | None = None) -> None:
+    def __init__(
+        self, ids: Ragged, *, pad: int, types: Ragged | None = None, at: Ragged | None = None, multiple: int = 1
+    ) -> None:
         self.ids, self.pad, self.types, self.at = ids, pad, types, at
+        self.multiple = multiple  # of the padded length of a batch, up to the longest text
 
     @staticmethod
     def build(rows: Rows, *, pad: int, types: Rows | None = None, at: Rows | None = None) -> TokenStore:
@@ -79,7 +84,20 @@ class TokenStore(Store):
         rows = rows.cpu()
         types = None if self.types is None else self.types.take(rows, padding=0)
         at = None if self.at is None else self.at.take(rows)
-        return Tokens(self.ids.take(rows, padding=self.pad), self.ids.mask(rows), types, at)
+        tokens = Tokens(self.ids.take(rows, padding=self.pad), self.ids.mask(rows), types, at)
+        return tokens if self.multiple == 1 else self._widened(tokens)
+
+    def _widened(self, tokens: Tokens) -> Tokens:
+        """Pad to a multiple of the length, so that the shapes of batches repeat."""
+        width = tokens.ids.shape[1]
+        more = min(-(-width // self.multiple) * self.multiple, int(self.lengths().max())) - width
+        ids, mask = pad(tokens.ids, (0, more), value=self.pad), pad(tokens.mask, (0, more), value=False)
+        return Tokens(ids, mask, None if tokens.types is None else pad(tokens.types, (0, more)), tokens.at)
+
+    def to(self, device: torch.device | str) -> TokenStore:
+        """Keep the texts on the CPU; on a GPU few lengths of batches are used, each with its own CUDA graph."""
+        multiple = LENGTH_MULTIPLE if torch.device(device).type == "cuda" else 1
+        return TokenStore(self.ids, pad=self.pad, types=self.types, at=self.at, multiple=multiple)
 
 
 class GraphStore(Store):

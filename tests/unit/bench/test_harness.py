@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
 import torch
 
+from holdfast.bench import loop
 from holdfast.bench.harness import Result, attempt, busy, on_result
+from holdfast.cli.bench import bench
 
 
 def test_failed_case_reports_its_error():
@@ -52,3 +55,12 @@ def test_gpu_time_excludes_time_on_the_host():
     once, twice = busy(slowly, device), busy(lambda: (x @ x, x @ x), device)
     assert 0 < once < 0.1
     assert 1.5 < twice / once < 2.5
+
+
+def test_records_name_the_machine_and_the_command(monkeypatch, capsys):
+    monkeypatch.setattr(loop, "run", lambda device: [Result("a/b", 1.0, bar=None)])
+    bench("loop", device="cpu", json=True)
+    record = json.loads(capsys.readouterr().out)
+    assert record["command"] == "holdfast bench loop --json --device cpu"
+    assert f"torch {torch.__version__}" in record["hardware"]
+    assert record["results"] == [{"case": "a/b", "ratio": 1.0, "bar": None, "ok": True}]

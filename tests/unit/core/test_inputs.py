@@ -107,3 +107,18 @@ def test_top_fraction_keeps_at_least_one_node_per_graph():
     scores, owner = torch.tensor([0.1, 0.9, 0.5, 0.2, 0.7, 0.3]), torch.tensor([0, 0, 0, 1, 1, 2])
     assert top_fraction(scores, owner, 3, 0.5).tolist() == [1, 2, 4, 5]
     assert top_fraction(scores, owner, 3, 0.1).tolist() == [1, 4, 5]
+
+
+def test_texts_on_a_gpu_are_padded_to_few_lengths():
+    rows = [list(range(1, n + 1)) for n in (3, 17, 20, 37)]
+    store = TokenStore.build(rows, pad=0, types=rows)
+    wide = store.to("cuda")
+    assert store.to("cpu").take(torch.tensor([0])).ids.shape == (1, 3)
+    for row, width in enumerate((16, 32, 32, 37)):  # at most the longest text
+        plain, padded = store.take(torch.tensor([row])), wide.take(torch.tensor([row]))
+        n = plain.ids.shape[1]
+        assert padded.ids.shape == padded.mask.shape == padded.types.shape == (1, width)
+        assert torch.equal(padded.ids[:, :n], plain.ids)
+        assert torch.equal(padded.types[:, :n], plain.types)
+        assert int(padded.mask.sum()) == n
+        assert not padded.ids[:, n:].any()

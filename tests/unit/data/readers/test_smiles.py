@@ -11,7 +11,7 @@ from holdfast.core.errors import BadInput
 from holdfast.data.readers import molecules as module
 from holdfast.data.readers import smiles
 
-pytest.importorskip("rdkit")
+pytestmark = pytest.mark.molecules
 TEXTS = ["CCO", "c1ccccc1", "C", "N[C@@H](C)C(=O)O", "C/C=C/C", "[Na+].[Cl-]", "F[P](F)(F)(F)(F)F", "OCC#N"] * 3
 
 

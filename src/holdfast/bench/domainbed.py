@@ -1,0 +1,217 @@
+"""Benchmark `domainbed`: `holdfast compare` against a loop in the manner of DomainBed, end to end in a process each.
+
+The reference trains the same ResNet on the same image files: one endless loader with worker processes per domain, which
+decodes and transforms every image again with Pillow, fp32, the loss read in every step, and an evaluation of both
+splits of all domains at every check. `python -m holdfast.bench.domainbed` runs it; its plan is read from stdin as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, RandomSampler
+
+from holdfast.bench.harness import Result
+from holdfast.nn.backbones.resnet import ResNet
+from holdfast.nn.backbones.small import IMAGENET
+
+HELD_OUT = 0.2  # share of every domain that validates
+LR = 5e-5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Size of the work, equal for both."""
+
+    folder: str
+    device: str
+    depth: int = 50
+    stem: str = "large"
+    pixels: int = 224
+    classes: int = 7
+    domains: int = 4
+    images: int = 1000  # per domain
+    batch: int = 32  # per domain
+    steps: int = 300
+    checks: int = 4
+    workers: int = 8  # of every loader
+    repeats: int = 3
+
+
+GPU = Plan("", "cuda")
+CPU = Plan("", "cpu", depth=18, stem="small", pixels=32, classes=3, images=90, batch=8, steps=12, checks=2, workers=1)
+
+
+def run(device: torch.device) -> list[Result]:
+    """Measure one target domain with an empty image cache and with decoded images, then all targets."""
+    with tempfile.TemporaryDirectory() as folder:
+        size = GPU if device.type == "cuda" else CPU
+        plan = Plan(**{**asdict(size), "folder": folder, "device": device.type})
+        write_images(plan)
+        return measure(plan)
+
+
+def measure(plan: Plan) -> list[Result]:
+    """Return how many times longer the reference takes; targets hold on a GPU."""
+    gpu = plan.device == "cuda"
+    names = [f"d{i}" for i in range(plan.domains)]
+    empty, filled, complete, reference = [], [], [], []
+    for i in range(plan.repeats):
+        cache = Path(plan.folder) / f"cache{i}"
+        reference.append(_seconds([sys.executable, "-m", "holdfast.bench.domainbed"], json.dumps(asdict(plan)), cache))
+        empty.append(_seconds(_command(plan, names[-1:], f"empty{i}"), "", cache))
+        filled.append(_seconds(_command(plan, names[-1:], f"filled{i}"), "", cache))
+        complete.append(_seconds(_command(plan, names, f"complete{i}"), "", cache))
+    one = median(reference)
+    return [
+        Result("reference/compare, one target", one / median(empty), bar=3.0 if gpu else None, at_least=True),
+        Result("reference/compare, one target, images decoded before", one / median(filled), bar=None, at_least=True),
+        Result(
+            f"reference/compare, {plan.domains} targets", plan.domains * one / median(complete),
+            bar=6.0 if gpu else None, at_least=True,
+        ),
+    ]  # fmt: skip
+
+
+def write_images(plan: Plan) -> None:
+    """Write JPEG files of random patterns, in folders by domain and class."""
+    rng, side = np.random.default_rng(0), plan.pixels + 3
+    for domain in range(plan.domains):
+        for i in range(plan.images):
+            path = Path(plan.folder) / "images" / f"d{domain}" / f"c{i % plan.classes}" / f"{i}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pattern = rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)
+            Image.fromarray(pattern).resize((side, side), Image.Resampling.BILINEAR).save(path, quality=90)
+
+
+def _command(plan: Plan, targets: Sequence[str], name: str) -> list[str]:
+    """Return the command that trains on all other domains and tests on each target."""
+    settings = {
+        "encoder.stem": plan.stem, "encoder.size": plan.pixels,
+        "plan.targets": json.dumps(list(targets)), "every": plan.steps // plan.checks, "average": "none",
+        "encoder.statistics": "batch", "schedule": "constant", "warmup": 0, "optimizer": "adam", "weight_decay": 0,
+    }  # fmt: skip
+    words = [sys.executable, "-m", "holdfast", "compare", f"{plan.folder}/images", "--methods", "erm", "--seeds", "1"]
+    words += [
+        "--encoder",
+        f"resnet{plan.depth}",
+        "--tune",
+        "full",
+        "--steps",
+        str(plan.steps),
+        "--batch",
+        str(plan.batch),
+    ]
+    words += ["--lr", str(LR), "--device", plan.device, "--no-model", "--no-baselines", "--no-combinations"]
+    words += ["--out", f"{plan.folder}/{name}"]
+    return words + [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+
+
+def _seconds(command: list[str], text: str, cache: Path) -> float:
+    """Return the duration of a process, start-up included."""
+    path = os.pathsep.join(dict.fromkeys(folder for folder in sys.path if folder))
+    variables = {"HOLDFAST_CACHE": str(cache), "PYTHONPATH": path}
+    start = time.perf_counter()
+    done = subprocess.run(command, input=text, text=True, capture_output=True, env={**os.environ, **variables})
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[:4])} failed: {done.stderr[-400:]}")
+    return time.perf_counter() - start
+
+
+class _Files(Dataset[tuple[Tensor, int]]):
+    """Image files that are decoded, resized and normalised at every access."""
+
+    def __init__(self, files: Sequence[tuple[Path, int]], pixels: int) -> None:
+        self.files, self.pixels = list(files), pixels
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        path, label = self.files[index]
+        with Image.open(path) as file:
+            image = file.convert("RGB").resize((self.pixels, self.pixels), Image.Resampling.BILINEAR)
+        x = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
+        mean, std = (torch.tensor(values).view(3, 1, 1) for values in IMAGENET)
+        return (x - mean) / std, label
+
+
+def reference(plan: Plan) -> list[float]:
+    """Train on all domains except the last; return the accuracy of every split at the last check."""
+    device = torch.device(plan.device)
+    torch.manual_seed(0)
+    network = _Network(plan).to(device).train()
+    optimizer = torch.optim.Adam(network.parameters(), lr=LR)
+    splits = _splits(plan)
+    trained = [files for _, (files, _) in zip(range(plan.domains - 1), splits, strict=False)]
+    loaders = [_endless(_Files(files, plan.pixels), plan) for files in trained]
+    accuracies: list[float] = []
+    for step in range(plan.steps):
+        batches = [next(loader) for loader in loaders]
+        x, y = torch.cat([x for x, _ in batches]).to(device), torch.cat([y for _, y in batches]).to(device)
+        loss = F.cross_entropy(network(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        if (step + 1) % (plan.steps // plan.checks) == 0:
+            accuracies = [_accuracy(network, files, plan, device) for pair in splits for files in pair]
+    return accuracies
+
+
+class _Network(nn.Module):
+    """The same ResNet on images that are normalised already."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self.features = ResNet(depth=plan.depth, stem=plan.stem, size=plan.pixels)
+        self.features.normalise = nn.Identity()  # pyright: ignore[reportAttributeAccessIssue]
+        self.head = nn.Linear(self.features.width, plan.classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x))
+
+
+def _splits(plan: Plan) -> list[tuple[list[tuple[Path, int]], list[tuple[Path, int]]]]:
+    """Return training and validation files per domain."""
+    splits = []
+    for domain in range(plan.domains):
+        folder = Path(plan.folder) / "images" / f"d{domain}"
+        files = [(path, int(path.parent.name[1:])) for path in sorted(folder.glob("*/*.jpg"))]
+        order = np.random.default_rng(domain).permutation(len(files))
+        held = round(HELD_OUT * len(files))
+        splits.append(([files[i] for i in order[held:]], [files[i] for i in order[:held]]))
+    return splits
+
+
+def _endless(files: _Files, plan: Plan) -> Iterator[Any]:
+    sampler = RandomSampler(files, replacement=True, num_samples=plan.steps * plan.batch)
+    yield from DataLoader(files, plan.batch, sampler=sampler, num_workers=plan.workers, drop_last=True)
+
+
+@torch.no_grad()
+def _accuracy(network: nn.Module, files: list[tuple[Path, int]], plan: Plan, device: torch.device) -> float:
+    network.eval()
+    loader = DataLoader(_Files(files, plan.pixels), 64, num_workers=plan.workers)
+    right = sum(float((network(x.to(device)).argmax(1) == y.to(device)).sum().item()) for x, y in loader)
+    network.train()
+    return right / max(1, len(files))
+
+
+if __name__ == "__main__":
+    reference(Plan(**json.loads(sys.stdin.read())))

@@ -1,0 +1,86 @@
+"""The reference loop of `bench domainbed`, and the ratios that are computed from it."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from holdfast.bench import domainbed, scaling
+from holdfast.bench.domainbed import CPU, GPU, Plan
+
+SMALL = {"pixels": 16, "images": 12, "batch": 2, "steps": 2, "checks": 1, "workers": 0, "repeats": 2}
+
+
+def _plan(folder: Path, **changes) -> Plan:
+    plan = Plan(**{**asdict(CPU), **SMALL, "folder": str(folder), **changes})
+    domainbed.write_images(plan)
+    return plan
+
+
+def test_the_reference_trains_and_scores_both_splits_of_all_domains(tmp_path: Path) -> None:
+    accuracies = domainbed.reference(_plan(tmp_path))
+    assert len(accuracies) == 2 * CPU.domains
+    assert all(0 <= value <= 1 for value in accuracies)
+
+
+def test_ratios_compare_the_same_number_of_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = []
+
+    def seconds(command, text, cache) -> float:
+        commands.append(command)
+        if "compare" not in command:
+            assert Plan(**domainbed.json.loads(text)).folder == str(tmp_path)
+            return 12.0
+        return 3.0
+
+    monkeypatch.setattr(domainbed, "_seconds", seconds)
+    results = domainbed.measure(_plan(tmp_path))
+    assert [round(r.ratio, 3) for r in results] == [4.0, 4.0, 16.0]
+    assert all(r.bar is None for r in results)
+    one, every = commands[1], commands[3]
+    assert 'plan.targets=["d3"]' in one
+    assert 'plan.targets=["d0", "d1", "d2", "d3"]' in every
+    gpu = domainbed.measure(Plan(**{**asdict(GPU), "folder": str(tmp_path)}))
+    assert [r.bar for r in gpu] == [3.0, None, 6.0]
+
+
+@pytest.mark.slow
+def test_compare_accepts_the_command(tmp_path: Path) -> None:
+    plan = _plan(tmp_path)
+    assert domainbed._seconds(domainbed._command(plan, ["d3"], "one"), "", tmp_path / "cache") > 0
+    assert len(list((tmp_path / "one" / "records").glob("*.json"))) == 1
+
+
+def test_a_failed_process_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="compare"):
+        domainbed._seconds(["python", "-m", "compare", "nowhere"], "", tmp_path)
+
+
+def test_exponents_of_known_costs() -> None:
+    values = (1, 2, 4, 8)
+    assert scaling.slope(values, [3 * v for v in values]) == pytest.approx(1)
+    assert scaling.slope(values, [5.0] * 4) == pytest.approx(0)
+    assert scaling.slope(values, [v**2 for v in values]) == pytest.approx(2)
+
+
+def test_scaling_measures_every_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {
+        "STEPS": (1, 2),
+        "BATCHES": (8, 16),
+        "DOMAINS": (2, 4),
+        "SLOTS": (8, 16),
+        "EXPERTS": (2, 4),
+        "JOBS": (1, 2),
+    }
+    for name, value in {**small, "ROUNDS": 1, "QUERIES": 4}.items():
+        monkeypatch.setattr(scaling, name, value)
+
+    class Times:
+        def __init__(self, engine) -> None:
+            self.seconds = 1 / engine.jobs
+
+    monkeypatch.setattr(scaling, "sweep", lambda engine, count, device: Times(engine))
+    results = scaling.run(torch.device("cpu"))
+    assert len(results) == 6
+    assert results[-1].ratio == pytest.approx(1)
