@@ -175,7 +175,7 @@ def reference(plan: Plan) -> list[float]:
 
 
 class _Network(nn.Module):
-    """The same ResNet on images that are normalised already."""
+    """ResNet with a linear head, for images that are normalised already."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()

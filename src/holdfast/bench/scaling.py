@@ -87,11 +87,11 @@ def _data(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
 def _run(steps: int, device: torch.device) -> Callable[[], object]:
     x, y = _data(600, device)
     examples = Examples(TensorStore(x), y, ["a", "b"], device=device)
-    parts = [Part("a", np.arange(300)), Part("b", np.arange(300, 600))]
+    splits = [Part("a", np.arange(300)), Part("b", np.arange(300, 600))]
 
     def train() -> None:
         method = ERM(_network(device), task=Classify(), optimizer=partial(Optimizer, OptimizerSettings()))
-        batches = Batches(examples, parts, 32, generator=generator(0, "batches"))
+        batches = Batches(examples, splits, 32, generator=generator(0, "batches"))
         fit(method, batches, lambda: ({"a": 0.0}, {"a": 0.0}), steps=steps, every=steps, choose=newest)
 
     return train
