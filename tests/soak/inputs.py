@@ -42,6 +42,7 @@ from tests.soak import samples
 from tests.soak.mutate import mutate, mutate_json
 
 BLOCK = 15_000  # inputs per process
+DRAWN = 100  # inputs per call of hypothesis
 CONCURRENT = 32  # requests at the same time
 SLOW = 20  # seconds after which an input counts as a hang
 MEMORY = 12 << 30  # bytes of address space per process
@@ -239,19 +240,23 @@ def _layout(folder: Path, layout: dict[str, list[bytes]]) -> Callable[[list[byte
 
 
 def _drawn(strategy: Any, count: int, seed: int) -> list[bytes]:
-    """Draw inputs from a strategy of hypothesis."""
+    """Draw inputs from a strategy of hypothesis, which keeps all draws of one call in memory: a few per call."""
     values: list[bytes] = []
+    while len(values) < count:
+        before = len(values)
 
-    @fixed_seed(seed)
-    @settings(
-        max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate],
-    )  # fmt: skip
-    @given(strategy)
-    def collect(value: bytes) -> None:
-        values.append(value)
+        @fixed_seed(seed + before)
+        @settings(
+            max_examples=min(DRAWN, count - before), deadline=None, database=None, phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )  # fmt: skip
+        @given(strategy)
+        def collect(value: bytes) -> None:
+            values.append(value)
 
-    collect()
+        collect()
+        if len(values) == before:
+            break
     return values[:count]
 
 

@@ -1,6 +1,7 @@
 """Continue the masked-word training of a text encoder on a corpus; the result is a folder that transformers loads."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,9 @@ def pretrain(
     saver, episode = Saver(out / "checkpoints" / f"{job.id}.safetensors"), job.episode_in(workspace)
     watch.start(1, 0)
     watch.begin(f"masked words of {len(dataset.domains)} domains", job.steps)
+    checkpoints = out / "checkpoints"
     with locked(out):
+        checkpoints.mkdir(exist_ok=True)  # shows that incomplete files of this folder are from an earlier call
         with stop_at_signal():
             record, assembly = train(job.spec, episode, workspace, saver=saver, tick=watch.step)
         watch.end(record)
@@ -82,6 +85,8 @@ def pretrain(
         write_report([record], out / REPORT, title=f"Holdfast: {dataset.name}", metric="nll", notes=notes)
         write_text(out / RECORD, record.text())
         saver.finish()
+        with suppress(OSError):
+            checkpoints.rmdir()
     return _result(out, record, notes)
 
 

@@ -70,6 +70,21 @@ def test_interrupted_training_ends_with_the_same_weights(tmp_path, corpus, monke
             assert torch.equal(value, second[name]), name
 
 
+def test_incomplete_files_of_an_earlier_call_are_replaced(tmp_path, corpus, monkeypatch):
+    start, out = str(tiny_bert(tmp_path / "start")), tmp_path / "encoder"
+
+    def fail(backbone, head, folder):
+        (folder / "config.json").write_text("{}")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space left"):
+        patched.setattr("holdfast.models.pretrain.write_checkpoint", fail)
+        pretrain(corpus, encoder=start, out=out, **FEW)
+    pretrain(corpus, encoder=start, out=out, **FEW)
+    assert (out / "model.safetensors").is_file()
+    assert not (out / "checkpoints").exists()
+
+
 @pytest.mark.slow
 def test_general_memory_is_not_written(tmp_path, corpus):
     start = str(tiny_bert(tmp_path / "start"))
