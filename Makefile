@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # processes of the tests share the cores: threads of each would only wait for one another
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
 
-.PHONY: setup demo test test-all suite check lint types format bench bench-gpu golden soak audit dist-test clean
+.PHONY: setup demo test test-all suite check lint types format bench bench-gpu golden soak audit docs dist-test clean
 
 setup: $(READY)
 
@@ -84,6 +84,11 @@ audit: $(READY)
 	@$(BIN)/python -m studies.packages
 	@if $(BIN)/python -c "import pip_audit" 2>/dev/null; then $(BIN)/python -m pip_audit --no-deps -r constraints.txt; \
 	else echo "pip-audit is not installed, so known faults were not looked up: pip install pip-audit"; fi
+
+# the documentation site, in build/docs; warnings are errors
+docs: $(READY)
+	$(PIP) install --quiet -c constraints.txt -e ".[docs]"
+	$(BIN)/python -m studies.site
 
 # minutes: wheel and source archive, installed in a new environment outside the repository and used there
 dist-test: $(READY)

@@ -182,7 +182,7 @@ def test_documents_have_the_expected_numbers_of_blocks():
     assert {name: len(matches) for name in NAMES if (matches := commands(name))} == LINES
     for name in NAMES:  # differently written fences would be missed above
         fences = re.findall(r"^ *```(.+)$", (ROOT / name).read_text(), re.MULTILINE)
-        assert set(fences) <= {"python", "bash", "diff", "text", "toml"}, name
+        assert set(fences) <= {"python", "bash", "diff", "text", "toml", "{toctree}"}, name
         assert fences.count("python") == PYTHON.get(name, 0), name
 
 
