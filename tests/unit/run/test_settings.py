@@ -98,3 +98,11 @@ def test_nested_settings_have_a_second_dot():
         make_spec(data, encoder="vit-tiny", settings={"encoder.experts": 4, "encoder.experts.top": 1})
     with pytest.raises(BadInput, match=r"vit-tiny.*'expert'"):
         make_spec(data, encoder="vit-tiny", settings={"encoder.expert.top": 1})
+
+
+def test_compile_is_stored_only_if_it_is_off():
+    base = {"data": "d", "fingerprint": "f"}
+    assert "compile" not in Spec(**base).json()  # ids of earlier records stay the same
+    assert Spec(**base, compile="off").json()["compile"] == "off"
+    with pytest.raises(BadInput, match=r"compile.*'fast'.*auto"):
+        Spec(**base, compile="fast")
