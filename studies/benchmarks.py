@@ -88,6 +88,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     name: partial(ratios, name)
     for name in (
         "loop", "cache", "methods", "read", "mil", "recurrent", "hma", "gmap", "experts", "serve", "engines", "cluster",
+        "tables",
     )
 }  # fmt: skip
 TABLES["expert-variants"] = expert_variants
