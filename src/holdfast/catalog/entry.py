@@ -11,6 +11,7 @@ from holdfast.core.settings import search_space, setting_names
 TOKEN_TASKS = ("tag", "span", "masked")  # tasks with one output per position
 EXAMPLE_TASKS = ("classify", "ordinal", "regress", "multilabel")  # tasks with one prediction per example
 NO_CLASS = ("regress", "multilabel")  # of these, the ones without one class per example
+CLASS_TASKS = tuple(task for task in EXAMPLE_TASKS if task not in NO_CLASS)
 FEATURE_TASKS = (*EXAMPLE_TASKS, *TOKEN_TASKS)
 ALL_TASKS = (*FEATURE_TASKS, "respond")
 BUILD_ARGUMENTS = ("training", "width", "classes", "encoder", "model", "task", "optimizer", "method")

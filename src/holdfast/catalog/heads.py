@@ -9,8 +9,7 @@ HEADS = {
         "holdfast.nn.heads:NoHead.build", "no head, for encoders that generate the output", tasks=("respond",)),
     "linear": Part("holdfast.nn.heads:Linear.build", "a linear layer", tasks=_LABELS),
     "dense": Part("holdfast.nn.heads:Dense.build", "dropout, tanh layers, dropout and a linear layer", tasks=_LABELS),
-    "trees": Part("holdfast.nn.trees:Trees.build", "decision trees, for the methods boosting and lightgbm",
-        tasks=("classify", "regress")),
+    "trees": Part("holdfast.nn.trees:Trees.build", "decision trees, for the methods boosting and lightgbm"),
     "fusion": Part(
         "holdfast.nn.fusion:Fusion.build", "one head per network of a pair, with added logits or probabilities",
         needs_class="it adds probabilities of classes"),

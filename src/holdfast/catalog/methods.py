@@ -146,10 +146,10 @@ METHODS: dict[str, MethodEntry] = {
         tasks=("regress",)),
     "boosting": _simple(
         "boosting:Boosting", "gradient-boosted trees of scikit-learn on frozen features (Friedman, 2001)", head="trees",
-        fixed={"engine": "sklearn"}, tasks=("classify", "regress")),
+        fixed={"engine": "sklearn"}),
     "lightgbm": _simple(
         "boosting:Boosting", "gradient-boosted trees of LightGBM on frozen features (Ke et al., 2017)", head="trees",
-        fixed={"engine": "lightgbm"}, tasks=("classify", "regress")),
+        fixed={"engine": "lightgbm"}),
 }  # fmt: skip
 
 # what `compare` runs by default, where it fits; of each family the method with the best published average on DomainBed

@@ -2,7 +2,7 @@
 
 The trees are copied to the head of the network, so that they are saved, served and exported like any other model.
 
-Shapes: n examples, d features, c classes.
+Shapes: n examples, d features, c classes or labels, s sums of trees.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,11 @@ from holdfast.core.errors import BadInput, check_at_least
 from holdfast.core.settings import choice, log, setting, whole
 from holdfast.methods.linear_fit import Design, log_frequencies
 from holdfast.methods.logistic import SolvedAtOnce
-from holdfast.methods.ridge import quantile_levels
+from holdfast.methods.ridge import label_offsets, quantile_levels
 from holdfast.nn.trees import Forest, Trees
 from holdfast.tasks.regress import Regress
+
+Tree = dict[str, np.ndarray]  # arrays `feature`, `threshold`, `missing`, `branches`, `value` of one tree
 
 
 @dataclass(frozen=True)
@@ -55,21 +57,38 @@ class Boosting(SolvedAtOnce):
 
     def fit(self, designs: Sequence[Design]) -> ForestFit:
         design, classes = Design.join(designs), int(self.head.outputs)
-        grow = _lightgbm if self.settings.engine == "lightgbm" else _sklearn
         if isinstance(self.task, Regress):
             return self._fit_numbers(np.asarray(design.x), design.y.astype(np.float64))
+        if design.y.ndim == 2:
+            return self._fit_labels(np.asarray(design.x), design.y)
         known = np.unique(design.y)
         offset = log_frequencies(design.y, classes)
         if len(known) < 2:
             return ForestFit(Forest.constant(offset), {"trees": 0.0})
-        trees, baseline = grow(np.asarray(design.x), np.searchsorted(known, design.y), len(known), self.settings)
+        trees, baseline = self._grow(np.asarray(design.x), np.searchsorted(known, design.y), len(known))
         forest = join_trees(trees, class_mix(known, classes), baseline, np.setdiff1d(np.arange(classes), known), offset)
+        return ForestFit(forest, {"trees": float(len(trees))})
+
+    def _grow(self, x: np.ndarray, y: np.ndarray, classes: int) -> tuple[list[Tree], np.ndarray]:
+        """Return trees in the order of the iterations, and the baseline per sum; without classes, y are numbers."""
+        return (_lightgbm if self.settings.engine == "lightgbm" else _sklearn)(x, y, classes, self.settings)
+
+    def _fit_labels(self, x: np.ndarray, y: np.ndarray) -> ForestFit:
+        """Fit one binary forest per label; a label that all or no examples have gets the logit of its frequency."""
+        offset = label_offsets(y)
+        varying = np.flatnonzero((y > 0.5).any(axis=0) & (y < 0.5).any(axis=0))
+        if not len(varying):
+            return ForestFit(Forest.constant(offset), {"trees": 0.0})
+        fits = [self._grow(x, (y[:, label] > 0.5).astype(np.int64), 2) for label in varying]
+        owner = np.repeat(np.arange(len(varying)), [len(trees) for trees, _ in fits])
+        trees, baseline = [tree for trees, _ in fits for tree in trees], np.concatenate([each for _, each in fits])
+        absent = np.setdiff1d(np.arange(y.shape[1]), varying)
+        forest = join_trees(trees, np.eye(y.shape[1])[varying], baseline, absent, offset, owner=owner)
         return ForestFit(forest, {"trees": float(len(trees))})
 
     def _fit_numbers(self, x: np.ndarray, y: np.ndarray) -> ForestFit:
         """Fit numbers; quantiles are the prediction plus the quantiles of the training errors."""
-        grow = _lightgbm if self.settings.engine == "lightgbm" else _sklearn
-        trees, baseline = grow(x, y, 0, self.settings)
+        trees, baseline = self._grow(x, y, 0)
         outputs, none = int(self.head.outputs), np.zeros(0, dtype=np.int64)
         forest = join_trees(trees, np.ones((1, outputs)), baseline, none, np.zeros(outputs))
         if levels := quantile_levels(self.task):
@@ -82,9 +101,6 @@ class Boosting(SolvedAtOnce):
         self.head.set(solution.forest)
 
 
-Tree = dict[str, np.ndarray]  # arrays `feature`, `threshold`, `missing`, `branches`, `value` of one tree
-
-
 def class_mix(known: np.ndarray, classes: int) -> np.ndarray:
     """(s, c) from sums to outputs: two classes share one sum, which is the difference of their outputs."""
     if len(known) == 2:
@@ -95,23 +111,25 @@ def class_mix(known: np.ndarray, classes: int) -> np.ndarray:
 
 
 def join_trees(
-    trees: Sequence[Tree], mix: np.ndarray, baseline: np.ndarray, absent: np.ndarray, offset: np.ndarray
-) -> Forest:
-    """Concatenate trees, which belong to the sums in turn; outputs of absent classes are their `offset`."""
+    trees: Sequence[Tree], mix: np.ndarray, baseline: np.ndarray, absent: np.ndarray, offset: np.ndarray,
+    *, owner: np.ndarray | None = None,
+) -> Forest:  # fmt: skip
+    """Concatenate trees; outputs of absent classes are their `offset`.
+
+    `owner` (t,) is the sum of each tree; by default the trees belong to the sums in turn.
+    """
     sizes = np.asarray([len(tree["feature"]) for tree in trees])
     starts = np.cumsum(sizes) - sizes
     arrays: dict[str, Any] = {name: np.concatenate([tree[name] for tree in trees]) for name in trees[0]}
     arrays["branches"] = arrays["branches"] + np.repeat(starts, sizes)[:, None]
     constant = baseline @ mix
     constant[absent] = offset[absent]
-    return Forest(**arrays, roots=starts, owner=np.arange(len(trees)) % len(mix), mix=mix, offset=constant)
+    owner = np.arange(len(trees)) % len(mix) if owner is None else owner
+    return Forest(**arrays, roots=starts, owner=owner, mix=mix, offset=constant)
 
 
 def _sklearn(x: np.ndarray, y: np.ndarray, classes: int, options: Boosting.Settings) -> tuple[list[Tree], np.ndarray]:
-    """Fit scikit-learn's trees; return them in the order of the iterations, and the baseline per sum.
-
-    Without classes, y (n,) are numbers.
-    """
+    """Fit scikit-learn's trees."""
     from sklearn import ensemble  # its import takes a second
 
     family: Any = ensemble.HistGradientBoostingClassifier if classes else ensemble.HistGradientBoostingRegressor

@@ -42,8 +42,7 @@ class Mean(SolvedAtOnce):
     def fit(self, designs: Sequence[Design]) -> LinearFit:
         y = Design.join(designs).y.astype(np.float64)
         if y.ndim == 2:
-            least = 0.1 / (len(y) + 1)  # a label without examples counts as a tenth of an example
-            bias = logit(y.mean(axis=0).clip(least, 1 - least))
+            bias = label_offsets(y)
             risk = float((np.logaddexp(0, bias) - y * bias).mean())
         else:
             levels = quantile_levels(self.task)
@@ -51,6 +50,12 @@ class Mean(SolvedAtOnce):
             risk = float(((y - bias[0]) ** 2).mean())
         weight = np.zeros((len(bias), self.head.in_features), dtype=np.float32)
         return LinearFit(weight, bias.astype(np.float32), {"risk": risk})
+
+
+def label_offsets(y: np.ndarray) -> np.ndarray:
+    """(c,) logit of the frequency of every label of y (n, c); no example counts as a tenth of an example."""
+    least = 0.1 / (len(y) + 1)
+    return logit(y.astype(np.float64).mean(axis=0).clip(least, 1 - least))
 
 
 def quantile_levels(task: Task) -> tuple[float, ...]:

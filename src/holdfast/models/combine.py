@@ -10,25 +10,37 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from holdfast import catalog
+from holdfast.catalog.entry import EXAMPLE_TASKS
 from holdfast.core.checkpoint import load_tensors, save_tensors
 from holdfast.core.errors import Damaged
 from holdfast.models.calibration import probabilities
-from holdfast.models.mixture import calibrated, mix, mixture_weights, validation_temperature
+from holdfast.models.combined import (
+    ByDomain,
+    Predictions,
+    averaged,
+    predictions_of,
+    scores_of,
+    stored_outputs,
+    test_fields,
+    weights_of,
+)
 from holdfast.models.soup import Network, State, average, best_first, choose_members, stored_weights
 from holdfast.protocols.plan import Episode, rows_of
-from holdfast.record import RunRecord, Scores, packed
+from holdfast.record import RunRecord, Scores
 from holdfast.report.labels import CONSTANT, ENSEMBLE, SOUP, STACK, STACK_ENSEMBLE, configuration, grouped, is_simple
 from holdfast.report.selection import train_validation
 from holdfast.report.statistics import mean
+from holdfast.run.baselines import TABLES
 from holdfast.run.train import outputs_path, weights_path
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 from holdfast.tasks.base import Task
+from holdfast.tasks.regress import Regress
 
-KEPT = ("data", "fingerprint", "encoder", "task", "plan", "plan_args", "select", "metric", "tune")  # of the networks
+# settings of the networks that the records of combinations have too
+KEPT = ("data", "fingerprint", "encoder", "task", "task_args", "plan", "plan_args", "select", "metric", "tune")
 SUMMED = ("seconds", "parameters", "learning_parameters", "macs")  # costs of all members together
 SMALLEST = 0.1  # members of a trained model with a smaller weight are left out
 
@@ -37,15 +49,13 @@ Place = tuple[Any, str]  # seed and episode
 
 @dataclass(frozen=True, eq=False)
 class _Outputs:
-    """Calibrated probabilities (n, c) of a run or a combination, per domain, and its members with their weights."""
+    """Predictions of a run or a combination, targets per domain, and its members with their weights."""
 
     record: RunRecord
-    valid: dict[str, np.ndarray]
-    test: dict[str, np.ndarray]
-    y_valid: dict[str, np.ndarray]
-    y_test: dict[str, np.ndarray]
+    predictions: Predictions
+    y_valid: ByDomain
+    y_test: ByDomain
     members: tuple[tuple[RunRecord, float], ...]
-    temperature: float = 1.0  # of a run, on its validation rows
 
     @property
     def place(self) -> Place:
@@ -57,7 +67,7 @@ def combine(records: Sequence[RunRecord], workspace: Workspace) -> list[RunRecor
 
     If outputs of runs are missing, there are no combinations, with a note.
     """
-    if any(record.spec.get("task") != "classify" or len(record.stages) != 1 for record in records):
+    if any(record.spec.get("task") not in EXAMPLE_TASKS or len(record.stages) != 1 for record in records):
         return []
     assert workspace.out is not None
     candidates = [r for group in _complete_groups(records) for r in group if r.spec["method"] not in CONSTANT]
@@ -67,19 +77,20 @@ def combine(records: Sequence[RunRecord], workspace: Workspace) -> list[RunRecor
         missing = len(runs) - len(known)
         workspace.notes.append(f"runs were not combined: the outputs of {missing} runs are missing, use a new --out")
         return []
-    task: Task = catalog.build("tasks", "classify", options={})
+    if not known:
+        return []
+    task = _task(known[0].record)
     networks = _best_networks([run for run in known if not is_simple(run.record)])
-    stacks = _stacks(networks, [run for run in known if is_simple(run.record)], task)
+    shrink = workspace.dataset.raw.kind in TABLES
+    stacks = _stacks(networks, [run for run in known if is_simple(run.record)], task, shrink=shrink)
     combined = [*_soups([run for run in known if not is_simple(run.record)], workspace, task), *stacks.values()]
     for method, runs_by_place in ((ENSEMBLE, networks), (STACK_ENSEMBLE, stacks)):
         combined += _over_seeds(method, runs_by_place, task)
     first = next((run.record for run in known if not is_simple(run.record)), None)
-    shared = {} if first is None else {name: first.spec[name] for name in KEPT}
+    shared = {} if first is None else {name: first.spec[name] for name in KEPT if name in first.spec}
     complete = [replace(each.record, spec={**shared, **each.record.spec}) for each in combined]
     for record, each in zip(complete, combined, strict=True):
-        outputs = {f"{split}/{d}": p for split in ("test", "valid") for d, p in getattr(each, split).items()}
-        logs = {name: torch.from_numpy(np.log(p.clip(1e-12))) for name, p in outputs.items()}
-        save_tensors(outputs_path(workspace.out, record.id), logs)
+        save_tensors(outputs_path(workspace.out, record.id), stored_outputs(task, each.predictions))
     return complete
 
 
@@ -98,12 +109,19 @@ def _read(record: RunRecord, workspace: Workspace) -> _Outputs | None:
     except Damaged:
         return None
     episode = _episode(Spec(**record.spec), record.episode, workspace)
-    splits = {"valid": episode.stages[-1].valid, "test": episode.stages[-1].test}
-    y = {split: {part.domain: workspace.dataset.y[part.rows] for part in each} for split, each in splits.items()}
-    logits = {split: {domain: tensors[f"{split}/{domain}"].numpy() for domain in each} for split, each in y.items()}
-    valid, test = (calibrated(logits["valid"], y["valid"], logits[split]) for split in ("valid", "test"))
-    temperature = validation_temperature(logits["valid"], y["valid"])
-    return _Outputs(record, valid, test, y["valid"], y["test"], ((record, 1.0),), temperature)
+    splits, dataset = {"valid": episode.stages[-1].valid, "test": episode.stages[-1].test}, workspace.dataset
+    targets = dataset.y if dataset.targets is None else dataset.targets
+    y = {split: {part.domain: targets[part.rows] for part in each} for split, each in splits.items()}
+    outputs = {split: {domain: tensors[f"{split}/{domain}"].numpy() for domain in each} for split, each in y.items()}
+    task = _task(record)
+    bound = task.bound(None if dataset.targets is None else targets[rows_of(episode.stages[0].train)])
+    scale = bound.scale if isinstance(bound, Regress) else None
+    predictions = predictions_of(task, outputs, y["valid"], scale)
+    return _Outputs(record, predictions, y["valid"], y["test"], ((record, 1.0),))
+
+
+def _task(record: RunRecord) -> Task:
+    return catalog.build("tasks", record.spec["task"], options=record.spec.get("task_args") or {})
 
 
 def _episode(spec: Spec, name: str, workspace: Workspace) -> Episode:
@@ -158,47 +176,53 @@ def _soup(members: Sequence[_Outputs], states: Sequence[State], workspace: Works
     held_out = [rows_of(episode.stages[-1].valid) for episode in episodes]
     order = best_first([run.record for run in members])
     chosen = choose_members(states, held_out, order, workspace.dataset.y, network.outputs)
-    state, averaged = average([states[i] for i in chosen]), [members[i] for i in chosen]
-    temperature = float(np.mean([run.temperature for run in averaged]))
+    state, soup = average([states[i] for i in chosen]), [members[i] for i in chosen]
+    temperature = float(np.mean([run.predictions.temperature for run in soup]))
     test = {
         part.domain: probabilities(network.outputs(state, part.rows), temperature)
         for part in episodes[0].stages[-1].test
     }
-    scores = _mean_scores([run.record.stages[-1]["valid"] for run in averaged])
-    weighted, y = _weighted(averaged, np.full(len(chosen), 1 / len(chosen))), members[0].y_test
-    record = _record(SOUP, weighted, scores, test, y, task, seed=None)
+    scores = _mean_scores([run.record.stages[-1]["valid"] for run in soup])
+    weighted, y = _weighted(soup, np.full(len(chosen), 1 / len(chosen))), members[0].y_test
+    record = _record(SOUP, weighted, scores, Predictions({}, test), y, task, seed=None)
     one_network = {name: members[0].record.cost[name] for name in SUMMED[1:] if name in record.cost}
-    return _Outputs(replace(record, cost={**record.cost, **one_network}), {}, test, {}, y, weighted)
+    return _Outputs(replace(record, cost={**record.cost, **one_network}), Predictions({}, test), {}, y, weighted)
 
 
-def _stacks(networks: Mapping[Place, _Outputs], simple: Sequence[_Outputs], task: Task) -> dict[Place, _Outputs]:
-    """Mix the best network of each seed and episode with all simple baselines of the same seed and episode."""
+def _stacks(
+    networks: Mapping[Place, _Outputs], simple: Sequence[_Outputs], task: Task, *, shrink: bool
+) -> dict[Place, _Outputs]:
+    """Mix the best network of each seed and episode with all simple baselines of the same seed and episode.
+
+    With `shrink`, the weights are drawn to equal ones: tables often have few rows, and trees fit them almost perfectly
+    in domain, so that the best weights in the source domains are not those of a new domain.
+    """
     stacks = {}
     for place, network in networks.items():
         members = [*(run for run in simple if run.place == place), network]
         if len(members) > 1:
-            weights = mixture_weights([run.valid for run in members], network.y_valid)
-            valid, test = (mix([getattr(run, split) for run in members], weights) for split in ("valid", "test"))
-            weighted = _weighted(members, weights)
-            scores = _scores(valid, network.y_valid, task)
-            record = _record(STACK, weighted, scores, test, network.y_test, task, seed=place[0])
-            stacks[place] = _Outputs(record, valid, test, network.y_valid, network.y_test, weighted)
+            each = [run.predictions for run in members]
+            weights = weights_of(task, each, network.y_valid, shrink=shrink)
+            stack, weighted = averaged(each, weights, with_valid=True), _weighted(members, weights)
+            scores = scores_of(task, stack.valid, network.y_valid, stack.thresholds)
+            record = _record(STACK, weighted, scores, stack, network.y_test, task, seed=place[0])
+            stacks[place] = _Outputs(record, stack, network.y_valid, network.y_test, weighted)
     return stacks
 
 
 def _over_seeds(method: str, runs: Mapping[Place, _Outputs], task: Task) -> list[_Outputs]:
-    """Average the probabilities of all seeds per episode; its validation scores are the means of those of the seeds."""
+    """Average the predictions of all seeds per episode; its validation scores are the means of those of the seeds."""
     averages = []
     for episode in dict.fromkeys(episode for _, episode in runs):
         members = [run for run in runs.values() if run.record.episode == episode]
         if len(members) < 2:
             continue
         weights = np.full(len(members), 1 / len(members))
-        test = mix([run.test for run in members], weights)
+        mean = averaged([run.predictions for run in members], weights, with_valid=False)
         scores = _mean_scores([run.record.stages[-1]["valid"] for run in members])
         weighted, y = _weighted(members, weights), members[0].y_test
-        record = _record(method, weighted, scores, test, y, task, seed=None)
-        averages.append(_Outputs(record, {}, test, {}, y, weighted))
+        record = _record(method, weighted, scores, mean, y, task, seed=None)
+        averages.append(_Outputs(record, mean, {}, y, weighted))
     return averages
 
 
@@ -212,22 +236,13 @@ def _weighted(members: Sequence[_Outputs], weights: np.ndarray) -> tuple[tuple[R
     return tuple((record, weight) for record, weight in pairs if weight > 0)
 
 
-def _scores(probabilities: Mapping[str, np.ndarray], y: Mapping[str, np.ndarray], task: Task) -> dict[str, Scores]:
-    return {d: task.scores(*_as_stats(values, y[d]), task.metrics) for d, values in probabilities.items()}
-
-
-def _as_stats(probabilities: np.ndarray, y: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return log-probabilities, whose softmax are the probabilities, and targets."""
-    return torch.from_numpy(np.log(probabilities.clip(1e-12))), torch.from_numpy(np.ascontiguousarray(y))
-
-
 def _mean_scores(scores: Sequence[Mapping[str, Scores]]) -> dict[str, Scores]:
     return {d: {name: mean(each[d][name] for each in scores) for name in scores[0][d]} for d in scores[0]}
 
 
 def _record(
     method: str, members: Sequence[tuple[RunRecord, float]], valid: Mapping[str, Scores],
-    test: Mapping[str, np.ndarray], y: Mapping[str, np.ndarray], task: Task, *, seed: int | None,
+    predictions: Predictions, y: ByDomain, task: Task, *, seed: int | None,
 ) -> RunRecord:  # fmt: skip
     """Return the record of a combination on one target; `members` of its stage name the runs and their weights."""
     last = members[-1][0]
@@ -239,8 +254,7 @@ def _record(
         "train": last.stages[-1]["train"],
         "step": last.stages[-1]["step"],
         "valid": dict(valid),
-        "test": _scores(test, y, task),
-        "right": {d: packed((values.argmax(axis=1) == y[d]).tolist()) for d, values in test.items()},
+        **test_fields(task, predictions.test, y, predictions.thresholds),
         "history": [],
         "sizes": last.stages[-1]["sizes"],
         "members": [{"id": record.id, "weight": round(weight, 6)} for record, weight in members],

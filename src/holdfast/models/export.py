@@ -18,13 +18,14 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.files import write_atomic, write_text
-from holdfast.core.inputs import Inputs, Tokens
-from holdfast.data.raw import Pixels, Raw, Texts, Vectors
-from holdfast.models.outputs import predict_labels, predict_numbers
+from holdfast.core.inputs import Inputs, Joint, Tokens
+from holdfast.core.table import TableRows, category_columns, numeric_columns
+from holdfast.data.raw import Pixels, Raw, Table, Texts, Vectors
+from holdfast.models.outputs import label_thresholds, predict_labels, predict_numbers
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.nn.backbones.bag import BagBackbone
-from holdfast.nn.model import OutputScale
-from holdfast.tasks.regress import interval
+from holdfast.nn.backbones.tabular import FIRST, MISSING, UNKNOWN, TableBackbone
+from holdfast.tasks.regress import in_units
 
 FORMATS = {"onnx": ".onnx", "torch": ".pt2"}
 TOLERANCE = 1e-4  # of probabilities
@@ -147,11 +148,10 @@ def _expected(saved: SavedModel, raw: Raw) -> np.ndarray:
 def _output(saved: SavedModel) -> dict[str, Any]:
     """Describe the output; the thresholds of labels are not part of the program."""
     if saved.predicts == "numbers":
-        columns = list(INTERVAL if _margin(saved) is not None else INTERVAL[:1])
+        columns = list(INTERVAL[: _columns(saved)])
         return {"name": output_name(saved), "shape": ["batch", len(columns)], "columns": columns}
     shape = ["batch", len(saved.classes)]
-    thresholds = None if saved.calibration is None else saved.calibration.thresholds
-    extra = {} if thresholds is None else {"thresholds": thresholds.tolist()}
+    extra = {"thresholds": label_thresholds(saved).tolist()} if saved.predicts == "labels" else {}
     return {"name": output_name(saved), "shape": shape, **extra}
 
 
@@ -159,8 +159,15 @@ def _margin(saved: SavedModel) -> float | None:
     return None if saved.calibration is None else saved.calibration.margin
 
 
+def _columns(saved: SavedModel) -> int:
+    """Return the number of columns of a regression: with an interval if all members have one."""
+    return len(INTERVAL) if all(_margin(member) is not None for _, member in saved.all_members) else 1
+
+
 def _preprocessing(saved: SavedModel, out: Path) -> dict[str, Any]:
     encoder = saved.encoder
+    if isinstance(encoder, TableBackbone):
+        return {"takes": "table", **_table_steps(encoder)}
     if encoder.takes == "vector":
         return {"takes": "vector", "features": encoder.settings["inputs"], "scaling": "inside the program"}
     if encoder.takes == "image":
@@ -173,6 +180,20 @@ def _preprocessing(saved: SavedModel, out: Path) -> dict[str, Any]:
     path = write_text(out.with_name(f"{out.name}.tokenizer.json"), tokenizer.backend_tokenizer.to_str())
     settings = {key: encoder.settings.get(key) for key in ("length", "template")}
     return {"takes": "text", "tokenizer": path.name, "padding": tokenizer.pad_token_id, **settings}
+
+
+def _table_steps(encoder: TableBackbone) -> dict[str, Any]:
+    """Describe how a row becomes numbers and codes: the columns of both inputs, in their order."""
+    numbers = [{"name": column.name, "kind": column.kind} for column in numeric_columns(encoder.schema)]
+    codes = [
+        {"name": column.name, "codes": {value: i for i, value in enumerate(column.categories, start=FIRST)}}
+        for column in category_columns(encoder.schema)
+    ]
+    rule = "NaN where a value is missing; booleans are 0 and 1, dates are days since 1970-01-01"
+    return {
+        "numbers": numbers, "numbers_are": rule, "codes": codes, "missing": MISSING, "unknown": UNKNOWN,
+        "scaling": "inside the program",
+    }  # fmt: skip
 
 
 @contextmanager
@@ -198,18 +219,35 @@ class Sample:
     raw: Raw
 
 
-class ExportModule(nn.Module):
-    """Predictions from plain tensors: calibrated probabilities (b, c) of classes or of labels, or numbers."""
+class MemberModule(nn.Module):
+    """Predictions of one network: calibrated probabilities (b, c) of classes or of labels, or numbers (b, 1 or 3)."""
 
-    def __init__(self, model: nn.Module, temperature: float, predicts: str) -> None:
+    def __init__(self, saved: SavedModel) -> None:
         super().__init__()
-        self.model, self.temperature, self.predicts = model, temperature, predicts
+        self.model, self.temperature, self.predicts = saved.model, saved.temperature, saved.predicts
+        self.scale, self.margin = saved.model.scale, _margin(saved)
+
+    def forward(self, x: Inputs) -> Tensor:
+        outputs = self.model(x)
+        if self.scale is not None:
+            return in_units(outputs, self.margin, self.scale)
+        return outputs.sigmoid() if self.predicts == "labels" else (outputs / self.temperature).softmax(dim=-1)
+
+
+class ExportModule(nn.Module):
+    """Predictions from plain tensors: those of one network, or the weighted average of several."""
+
+    def __init__(self, saved: SavedModel) -> None:
+        super().__init__()
+        self.members = nn.ModuleList([MemberModule(member) for _, member in saved.all_members])
+        self.weights = [weight for weight, _ in saved.all_members]
+        self.columns = _columns(saved) if saved.predicts == "numbers" else None
 
     def predictions(self, x: Inputs) -> Tensor:
-        outputs = self.model(x)
-        if self.predicts == "numbers":
-            return outputs
-        return outputs.sigmoid() if self.predicts == "labels" else (outputs / self.temperature).softmax(dim=-1)
+        if len(self.members) == 1:
+            return self.members[0](x)
+        terms = zip(self.weights, self.members, strict=True)
+        return torch.stack([weight * member(x)[:, : self.columns] for weight, member in terms]).sum(dim=0)
 
 
 class TensorModule(ExportModule):
@@ -226,35 +264,11 @@ class TokenModule(ExportModule):
         return self.predictions(Tokens(ids, mask.bool(), types))
 
 
-class NumberModule(nn.Module):
-    """Predictions (b, 1), or with the ends of their intervals (b, 3), in the units of the target."""
+class TableModule(ExportModule):
+    """Rows of a table: numbers (b, p), NaN where one is missing, and codes of categories (b, q)."""
 
-    def __init__(self, model: nn.Module, scale: OutputScale, margin: float | None) -> None:
-        super().__init__()
-        self.model, self.scale, self.margin = model, scale, margin
-
-    def forward(self, x: Inputs) -> Tensor:
-        outputs = self.model(x)
-        edges = () if self.margin is None else interval(outputs, self.margin)
-        return self.scale.mean + self.scale.scale * torch.stack([outputs[:, 0], *edges], dim=1)
-
-
-class AverageModule(nn.Module):
-    """Log of the weighted average of the calibrated probabilities (b, c) of several models."""
-
-    def __init__(self, saved: SavedModel) -> None:
-        super().__init__()
-        self.models = nn.ModuleList([member.model for _, member in saved.all_members])
-        self.weights = [weight for weight, _ in saved.all_members]
-        self.temperatures = [_temperature(member) for _, member in saved.all_members]
-
-    def forward(self, x: Inputs) -> Tensor:
-        terms = zip(self.weights, self.models, self.temperatures, strict=True)
-        return torch.stack([weight * (model(x) / t).softmax(dim=-1) for weight, model, t in terms]).sum(dim=0).log()
-
-
-def _temperature(saved: SavedModel) -> float:
-    return 1.0 if saved.calibration is None else saved.calibration.temperature
+    def forward(self, numbers: Tensor, codes: Tensor) -> Tensor:
+        return self.predictions(Joint(numbers, codes))
 
 
 def _check_members(saved: SavedModel) -> None:
@@ -273,7 +287,7 @@ def export_module(saved: SavedModel, *, pairs: bool = False) -> tuple[ExportModu
         fix = "only classifiers, regressions and multi-label models are supported"
         raise BadInput(f"a model of the task {saved.task} cannot be exported: {fix}")
     if saved.encoder.takes == "graph":
-        raise BadInput("graph models cannot be exported: only texts, vectors and images are supported")
+        raise BadInput("graph models cannot be exported: only texts, vectors, tables and images are supported")
     if saved.depends_on_batch:
         fix = "fit it with neck.context=support, or with neck.eval_capacity=0 if it has experts"
         raise BadInput(f"this model cannot be exported because its predictions depend on the batch: {fix}")
@@ -283,14 +297,13 @@ def export_module(saved: SavedModel, *, pairs: bool = False) -> tuple[ExportModu
     for _, member in saved.all_members:
         member.model.cpu().eval().requires_grad_(False)
         member.model.precision = "fp32"
-    network = AverageModule(saved) if saved.members else saved.model
-    if saved.model.scale is not None:
-        network = NumberModule(saved.model, saved.model.scale, _margin(saved))
     x = store.take(torch.arange(len(raw)))
     batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
-    temperature = 1.0 if saved.members else _temperature(saved)
     if isinstance(x, Tensor):
-        return TensorModule(network, temperature, saved.predicts), Sample({"x": x}, {"x": {0: batch}}, raw)
+        return TensorModule(saved), Sample({"x": x}, {"x": {0: batch}}, raw)
+    if isinstance(x, Joint) and isinstance(saved.encoder, TableBackbone):
+        named = {"numbers": x.first, "codes": x.second}
+        return TableModule(saved), Sample(named, {name: {0: batch} for name in named}, raw)
     if not isinstance(x, Tokens):
         raise BadInput(
             f"models with the encoder {saved.record.spec['encoder']} cannot be exported: use `holdfast serve`"
@@ -299,7 +312,7 @@ def export_module(saved: SavedModel, *, pairs: bool = False) -> tuple[ExportModu
     length = torch.export.Dim("length", min=2, max=int(saved.encoder.settings.get("length", longest)))
     named = {"ids": x.ids, "mask": x.mask.long()} | ({} if x.types is None else {"types": x.types})
     dynamic = {name: {0: batch, 1: length} for name in named}
-    return TokenModule(network, temperature, saved.predicts), Sample(named, dynamic, raw)
+    return TokenModule(saved), Sample(named, dynamic, raw)
 
 
 def _example_inputs(saved: SavedModel, *, pairs: bool) -> Raw:
@@ -307,7 +320,21 @@ def _example_inputs(saved: SavedModel, *, pairs: bool) -> Raw:
     encoder, rng = saved.encoder, np.random.default_rng(0)
     if encoder.takes == "text":
         return Texts.of([(text, SAMPLE_TEXTS[0]) for text in SAMPLE_TEXTS] if pairs else list(SAMPLE_TEXTS))
+    if isinstance(encoder, TableBackbone):
+        return _example_rows(encoder, rng)
     if encoder.takes == "vector":
         return Vectors(rng.normal(size=(len(SAMPLE_TEXTS), int(encoder.settings["inputs"]))))
     size = encoder.size or 224
     return Pixels(rng.integers(0, 256, (len(SAMPLE_TEXTS), 3, size, size), dtype=np.uint8))
+
+
+def _example_rows(encoder: TableBackbone, rng: np.random.Generator) -> Raw:
+    """Return rows with missing numbers, missing categories and unknown categories."""
+    rows, categories = len(SAMPLE_TEXTS), category_columns(encoder.schema)
+    known = encoder.knots.isfinite().sum(1).cpu().numpy() - 1  # last knot per number column
+    at = (rng.random((rows, len(known))) * (known + 1)).astype(int)
+    numbers = encoder.knots.cpu().numpy()[np.arange(len(known)), at].astype(np.float32)
+    numbers[0, ::2] = np.nan
+    codes = [rng.integers(-2, len(column.categories), rows) for column in categories]
+    stacked = np.stack(codes, axis=1) if codes else np.zeros((rows, 0))
+    return Table.of(TableRows(encoder.schema, torch.from_numpy(numbers), torch.from_numpy(stacked.astype(np.int32))))

@@ -233,8 +233,10 @@ def _flat(model: Model) -> Callable[[Inputs], Tensor]:
 
 
 def _read(record: RunRecord, runs: Mapping[str, RunRecord], workspace: Workspace) -> _Run | None:
-    """Read the outputs of one run; None if they were not stored."""
+    """Read the outputs of one run; None if they were not stored, and for sets of labels, which are not calibrated."""
     assert workspace.out is not None
+    if record.spec.get("task") == "multilabel":
+        return None
     try:
         tensors, _ = load_tensors(outputs_path(workspace.out, record.id))
     except Damaged:

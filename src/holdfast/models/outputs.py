@@ -13,7 +13,7 @@ from holdfast.core.errors import BadInput
 from holdfast.data.raw import Raw
 from holdfast.models.conformal import Calibrated, predict_sets
 from holdfast.models.saved import ClassPredictions, SavedModel
-from holdfast.tasks.regress import interval
+from holdfast.tasks.regress import in_units
 
 
 class NumberPredictions(NamedTuple):
@@ -39,33 +39,50 @@ def predict_numbers(
     saved: SavedModel, raw: Raw, *, device: torch.device | str = "cpu", sets: Calibrated | None = None,
     domains: Sequence[str] | None = None,
 ) -> NumberPredictions:  # fmt: skip
-    """Return the predictions of a regression in the units of its target.
+    """Return the predictions of a regression in the units of its target; an average also averages the intervals.
 
     The intervals are those of `sets`, for examples of these domains, or else those of the training domains.
     """
     if saved.predicts != "numbers" or saved.model.scale is None:
         raise BadInput(f"a model of the task {saved.task} does not predict numbers: use a model of the task regress")
-    outputs, (mean, scale) = saved.outputs(raw, device=device), saved.model.scale
-    values = torch.from_numpy(outputs.values.astype(np.float64))
-    low = high = None
+    outputs, weights = saved.member_outputs(raw, device=device), [weight for weight, _ in saved.all_members]
+    columns = [_with_ends(member, each.values) for (_, member), each in zip(saved.all_members, outputs, strict=True)]
+    known = min(values.shape[1] for values in columns)  # 1 if a member has no interval
+    mixed = np.asarray(sum(weight * values[:, :known] for weight, values in zip(weights, columns, strict=True)))
+    low, high = (mixed[:, 1], mixed[:, 2]) if known > 1 else (None, None)
     if sets is not None:
-        numbers = mean + scale * values.numpy()
+        (mean, scale), own = saved.model.scale, outputs[0].values.astype(np.float64)
+        numbers = mixed[:, :1] if saved.members else mean + scale * own  # quantiles of members are not averaged
         predicted = predict_sets(saved, sets, raw, numbers, domains=domains, device=device)
         low, high = predicted.low, predicted.high
-    elif saved.calibration is not None and saved.calibration.margin is not None:
-        low, high = (mean + scale * edge.numpy() for edge in interval(values, saved.calibration.margin))
-    return NumberPredictions(mean + scale * values[:, 0].numpy(), low, high, outputs.foreign, outputs.undecided)
+    return NumberPredictions(mixed[:, 0], low, high, outputs[0].foreign, outputs[0].undecided)
+
+
+def _with_ends(saved: SavedModel, outputs: np.ndarray) -> np.ndarray:
+    assert saved.model.scale is not None
+    margin = None if saved.calibration is None else saved.calibration.margin
+    return in_units(torch.from_numpy(outputs.astype(np.float64)), margin, saved.model.scale).numpy()
 
 
 def predict_labels(saved: SavedModel, raw: Raw, *, device: torch.device | str = "cpu") -> LabelPredictions:
     """Return the probability of every label, and the labels whose threshold it reaches."""
     if saved.predicts != "labels":
         raise BadInput(f"a model of the task {saved.task} does not predict sets of labels: use the task multilabel")
-    outputs = saved.outputs(raw, device=device)
-    probabilities = 1 / (1 + np.exp(-outputs.values.astype(np.float64)))
-    thresholds = None if saved.calibration is None else saved.calibration.thresholds
-    predicted = probabilities >= (0.5 if thresholds is None else thresholds)
-    return LabelPredictions(probabilities, predicted, outputs.foreign, outputs.undecided)
+    outputs = saved.member_outputs(raw, device=device)
+    probabilities, weights = np.zeros(()), [weight for weight, _ in saved.all_members]
+    for weight, each in zip(weights, outputs, strict=True):
+        probabilities = probabilities + weight / (1 + np.exp(-each.values.astype(np.float64)))
+    predicted = probabilities >= label_thresholds(saved)
+    return LabelPredictions(probabilities, predicted, outputs[0].foreign, outputs[0].undecided)
+
+
+def label_thresholds(saved: SavedModel) -> np.ndarray:
+    """(c,) probability from which a label is predicted, the weighted average of those of all members."""
+    each = []
+    for weight, member in saved.all_members:
+        thresholds = None if member.calibration is None else member.calibration.thresholds
+        each.append(weight * (np.full(len(saved.classes), 0.5) if thresholds is None else thresholds))
+    return np.sum(each, axis=0)
 
 
 def answers(

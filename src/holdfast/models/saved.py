@@ -92,8 +92,8 @@ class SavedModel:
     """A trained network with its preprocessing, class names and training record.
 
     `calibration` holds temperature and foreign score, `held_out` the examples it was not trained on, `sample` some of
-    its data; models of earlier formats have none of them. With further `members`, the probabilities are the weighted
-    average of this network and the members.
+    its data; models of earlier formats have none of them. With further `members`, probabilities, numbers, intervals and
+    thresholds are the weighted average of this network and the members.
     """
 
     model: Model
@@ -172,20 +172,32 @@ class SavedModel:
 
     def predict(self, raw: Raw, *, device: torch.device | str = "cpu", calibrated: bool = True) -> ClassPredictions:
         """Return probabilities and the percentiles of the distance to the training data."""
+        if self.predicts != "classes":
+            raise BadInput(f"a model of the task {self.task} has no class probabilities: use a classifier")
+        outputs = self.member_outputs(raw, device=device)
+        alone = [
+            probabilities(each.values, saved.temperature if calibrated else 1.0)
+            for (_, saved), each in zip(self.all_members, outputs, strict=True)
+        ]
+        mixed = sum(weight * each for (weight, _), each in zip(self.all_members, alone, strict=True))
+        return ClassPredictions(np.asarray(mixed), *outputs[0][1:], first=alone[0] if self.members else None)
+
+    @property
+    def temperature(self) -> float:
+        """Temperature of the calibration; 1 without one."""
+        return 1.0 if self.calibration is None else self.calibration.temperature
+
+    def member_outputs(self, raw: Raw, *, device: torch.device | str = "cpu") -> list[Outputs]:
+        """Return the outputs of every network, in the order of `all_members`; a shared encoder is evaluated once."""
         groups: dict[Any, list[SavedModel]] = {}  # of members that share their encoder
         for _, saved in self.all_members:
             saved._move(device)
             key = (id(saved.model.backbone), saved.model.prediction_batch, saved.model.precision)
             groups.setdefault(key, []).append(saved)
-        outputs: dict[int, ClassPredictions] = {}
+        outputs: dict[int, Outputs] = {}
         for group in groups.values():
-            predictions = _predict_together(group, raw, device=device, calibrated=calibrated)
-            outputs |= {id(saved): each for saved, each in zip(group, predictions, strict=True)}
-        own = outputs[id(self)]
-        if not self.members:
-            return own
-        mixed = sum(weight * outputs[id(saved)].probabilities for weight, saved in self.all_members)
-        return own._replace(probabilities=np.asarray(mixed), first=own.probabilities)
+            outputs |= {id(s): each for s, each in zip(group, _outputs_together(group, raw, device), strict=True)}
+        return [outputs[id(saved)] for _, saved in self.all_members]
 
     def outputs(self, raw: Raw, *, device: torch.device | str = "cpu") -> Outputs:
         """Return the outputs of this network alone, and the percentiles of its calibration."""
@@ -198,15 +210,14 @@ class SavedModel:
             return lambda x: model.classify(model.apply_neck(encode(x))).float()
         return observer(model, encode)
 
-    def _predictions(self, values: Tensor | None, *, calibrated: bool) -> ClassPredictions:
-        """Return the class probabilities for the values of `_observe`."""
-        outputs = self._outputs(values)
-        temperature = self.calibration.temperature if calibrated and self.calibration is not None else 1.0
-        return ClassPredictions(probabilities(outputs.values, temperature), *outputs[1:])
+    @property
+    def output_count(self) -> int:
+        """Number of outputs of the network."""
+        return int(self.model.head.outputs)  # pyright: ignore[reportArgumentType]
 
     def _outputs(self, values: Tensor | None) -> Outputs:
         """Interpret the values of `_observe` for all examples; None if there are none."""
-        count = int(self.model.head.outputs)  # pyright: ignore[reportArgumentType]
+        count = self.output_count
         if values is None:
             return Outputs(np.zeros((0, count)), np.zeros(0) if self.calibration is not None else None, None)
         if self.calibration is None:
@@ -337,27 +348,24 @@ class SavedModel:
         return card(name, self.classes, self.record, members=names, left_out=self.left_out)
 
 
-def _predict_together(
-    group: Sequence[SavedModel], raw: Raw, *, device: torch.device | str, calibrated: bool
-) -> list[ClassPredictions]:
-    """Return the predictions of members with the same encoder, which is evaluated once per batch."""
+def _outputs_together(group: Sequence[SavedModel], raw: Raw, device: torch.device | str) -> list[Outputs]:
+    """Return the outputs of members with the same encoder, which is evaluated once per batch."""
     first = group[0]
-    if first.predicts != "classes":
-        raise BadInput(f"a model of the task {first.task} has no class probabilities: use a classifier")
     if len(group) == 1:
-        return [first._predictions(first._map(raw, first._observe(first.model.encode), device), calibrated=calibrated)]
+        return [first.outputs(raw, device=device)]
     values = first._map(raw, together([saved._observe for saved in group], first.model), device)
     if values is None:
-        return [saved._predictions(None, calibrated=calibrated) for saved in group]
+        return [saved._outputs(None) for saved in group]
     with_features = [saved.calibration is not None for saved in group]
-    rest = values.shape[1] - len(group) * len(first.classes)
-    widths = [len(first.classes) + (each and rest // sum(with_features)) for each in with_features]
+    counts = [saved.output_count for saved in group]
+    rest = values.shape[1] - sum(counts)
+    widths = [count + (each and rest // sum(with_features)) for count, each in zip(counts, with_features, strict=True)]
     columns = values.split(widths, dim=1)
-    return [saved._predictions(each, calibrated=calibrated) for saved, each in zip(group, columns, strict=True)]
+    return [saved._outputs(each) for saved, each in zip(group, columns, strict=True)]
 
 
 class Member(NamedTuple):
-    """A model whose probabilities are averaged with this weight."""
+    """A model whose predictions are averaged with this weight."""
 
     weight: float
     saved: SavedModel

@@ -121,10 +121,10 @@ class Trees(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         x = z.double()
-        at = self.roots.expand(len(x), -1)  # (b, t) current node per tree
+        at = self.roots.expand(x.shape[0], -1)  # (b, t) current node per tree
         for _ in range(self.steps):
             values = x.gather(1, self.feature[at])
             left = (values <= self.threshold[at]) | (values.isnan() & (self.missing[at] == 1))
             at = self.branches[at, torch.where(left, 0, 1)]
-        sums = x.new_zeros(len(x), len(self.mix)).index_add(1, self.owner, self.value[at])  # (b, s)
+        sums = x.new_zeros(x.shape[0], len(self.mix)).index_add(1, self.owner, self.value[at])  # (b, s)
         return (sums @ self.mix + self.offset).float()  # (b, c)

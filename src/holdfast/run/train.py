@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from holdfast import catalog
+from holdfast.catalog.entry import CLASS_TASKS, EXAMPLE_TASKS
 from holdfast.core import parallel
 from holdfast.core.checkpoint import save_tensors
 from holdfast.core.seeds import process_rng_streams, seeded
@@ -38,7 +39,6 @@ from holdfast.spec import Spec
 from holdfast.tasks.regress import Regress
 
 Tick = Callable[[Metrics], None]  # called after every training step
-KEPT_TASKS = ("classify", "ordinal", "regress")  # whose outputs a comparison stores
 SCALE = "scale"  # mean and scale of the targets of a regression, stored with its outputs
 
 
@@ -76,7 +76,7 @@ def run_episode(spec: Spec, episode: Episode, workspace: Workspace, *, tick: Tic
     if (finished := parallel.from_first(partial(read_finished, path))) is not None:
         return finished
     saver = Saver(checkpoint_path(spec, episode, workspace.out))
-    outputs: dict[str, Tensor] | None = {} if workspace.keep_outputs and spec.task in KEPT_TASKS else None
+    outputs: dict[str, Tensor] | None = {} if workspace.keep_outputs and spec.task in EXAMPLE_TASKS else None
     record, assembly = train(
         spec, episode, workspace, saver=saver, tick=tick, analyse=workspace.analyse, outputs=outputs
     )
@@ -95,7 +95,7 @@ def _weights_for_soups(spec: Spec, assembly: Assembly, workspace: Workspace) -> 
     """Return the weights to store: of networks whose seeds share a start, and that are small enough; else none."""
     entry, limit = catalog.lookup("encoders", spec.encoder), workspace.weight_limits.get(spec.method, 0)
     shared = (entry.pretrained or not entry.learns) and not isinstance(assembly.encoder, LearnedPreparation)
-    if not limit or not shared or spec.task != "classify" or spec.predict != Spec.predict or assembly.following:
+    if not limit or not shared or spec.task not in CLASS_TASKS or spec.predict != Spec.predict or assembly.following:
         return {}
     assert assembly.method is not None
     state = assembly.method.deployed.state_dict()

@@ -145,6 +145,12 @@ def interval(outputs: Tensor, margin: float) -> tuple[Tensor, Tensor]:
     return outputs[:, min(1, outputs.shape[1] - 1)] - margin, outputs[:, -1] + margin
 
 
+def in_units(outputs: Tensor, margin: float | None, scale: OutputScale) -> Tensor:
+    """(b, 3) prediction and ends of its interval in the units of the target; (b, 1) without a margin."""
+    ends = () if margin is None else interval(outputs, margin)
+    return scale.mean + scale.scale * torch.stack([outputs[:, 0], *ends], dim=1)
+
+
 def conformal_margin(outputs: Tensor, y: Tensor, level: float) -> float | None:
     """Return the margin with which at least `level` of exchangeable examples are covered; None with too few examples.
 

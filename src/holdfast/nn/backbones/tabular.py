@@ -83,7 +83,7 @@ class TableBackbone(Backbone, LearnedPreparation):
         after = (at + 1).clamp(max=KNOTS - 1)
 
         def value(table: Tensor, index: Tensor) -> Tensor:
-            return table.expand(len(index), -1, -1).gather(-1, index[..., None])[..., 0]
+            return table.expand(index.shape[0], -1, -1).gather(-1, index[..., None])[..., 0]
 
         low, high = value(self.knots, at), value(self.knots, after)
         inside = high.isfinite() & (high > low)
@@ -266,7 +266,7 @@ class ColumnTransformer(nn.Module):
         self.last = nn.LayerNorm(d)
 
     def forward(self, z: Tensor, missing: Tensor, codes: Tensor) -> Tensor:
-        tokens = [self.token.expand(len(z), 1, -1), z[..., None] * self.weight + self.bias]
+        tokens = [self.token.expand(z.shape[0], 1, -1), z[..., None] * self.weight + self.bias]
         tokens += [missing[..., None] * self.missing]
         tokens += [table(codes[:, i])[:, None] for i, table in enumerate(self.tables)]
         h = torch.cat(tokens, dim=1)  # (b, t, d)

@@ -1,0 +1,208 @@
+"""Combinations of runs that predict numbers, sets of labels and levels, from tables: averages, folders, programs."""
+
+import csv
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from holdfast.api import Comparison, compare, refit
+from holdfast.core.checkpoint import load_tensors, save_tensors
+from holdfast.models.adapt import Terms, adapt, ledger_of
+from holdfast.models.combine import combine
+from holdfast.models.export import export
+from holdfast.models.mixture import mixture_weights, number_weights, shrunk_weights
+from holdfast.models.outputs import predict_labels, predict_numbers
+from holdfast.models.predict import predict
+from holdfast.models.saved import load_model
+from holdfast.models.versions import use_version
+from holdfast.record import RunRecord
+from holdfast.report.labels import COMBINED
+from holdfast.run.workspace import Workspace
+from holdfast.serve.service import Service
+
+SETTINGS = {"regress": {}, "multilabel": {}, "ordinal": {"task.order": ["low", "mid", "high"]}}
+SIMPLE = {"regress": ["mean", "columns + ridge"], "multilabel": ["mean", "columns + logistic"],
+          "ordinal": ["majority", "columns + logistic"]}  # fmt: skip
+
+
+def frame(task: str, rows: int = 160, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    size, colour = rng.normal(size=rows), rng.choice(["red", "blue"], rows)
+    score = size + (colour == "red") + 0.3 * rng.normal(size=rows)
+    label = {
+        "regress": 100 + 10 * score,
+        "multilabel": [
+            "|".join(["big"] * int(s > 0) + ["warm"] * int(c == "red")) for s, c in zip(size, colour, strict=True)
+        ],
+        "ordinal": np.asarray(["low", "mid", "high"])[np.digitize(score, [0, 1])],
+    }[task]  # fmt: skip
+    data = pd.DataFrame({"size": size, "colour": colour, "label": label, "domain": [f"d{i % 2}" for i in range(rows)]})
+    data.loc[::11, "size"] = np.nan
+    return data
+
+
+@pytest.fixture(scope="module", params=list(SETTINGS))
+def done(request, tmp_path_factory) -> Comparison:
+    task = request.param
+    return compare(
+        frame(task), methods="erm", seeds=2, out=tmp_path_factory.mktemp("runs"), steps=20, lr=0.003, cache=False,
+        settings={"task": task, "encoder.dimension": 8, **SETTINGS[task]}, device="cpu",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(done, tmp_path_factory):
+    """Model folder of a stack with two members of equal weight."""
+    stacks = [record for record in done.records if record.spec["method"] == "stack"]
+    runs = {(r.spec["method"], r.spec["seed"], r.episode): r for r in done.records if r.spec["method"] not in COMBINED}
+    simple = "ridge" if done.dataset.task == "regress" else "boosting"
+    for record in stacks:
+        place = record.spec["seed"], record.episode
+        record.stages[0]["members"] = [{"id": runs[name, *place].id, "weight": 0.5} for name in (simple, "erm")]
+    chosen = replace(done, decision=replace(done.decision, label="stack", spec=stacks[0].spec))
+    return refit(chosen, tmp_path_factory.mktemp("model") / "model", device="cpu", cache=False)
+
+
+def runs_of(done: Comparison) -> list[RunRecord]:
+    return [record for record in done.records if record.spec["method"] not in COMBINED]
+
+
+def test_tables_have_trees_and_combinations_for_every_task(done):
+    rows = {entry["method"]: entry for entry in done.table() if entry["target"] == "average"}
+    task = done.dataset.task
+    assert {*SIMPLE[task], "columns + boosting", "erm", "stack", "ensemble", "ensemble(stack)"} == set(rows)
+    sign = -1 if task == "regress" else 1
+    assert sign * rows["columns + boosting"]["mean"] > sign * rows[SIMPLE[task][0]]["mean"] + 0.05
+    assert sign * rows["stack"]["mean"] > sign * rows[SIMPLE[task][0]]["mean"] + 0.05
+    stage = next(record for record in done.records if record.spec["method"] == "ensemble").stages[0]
+    (scores,) = stage["test"].values()
+    if task == "regress":
+        assert 0.7 < scores["coverage"] <= 1
+        assert len(next(iter(stage["predictions"].values()))["low"]) > 10
+    else:
+        assert list(stage["right"]) == list(stage["test"])
+
+
+def test_outputs_on_the_target_change_neither_members_nor_weights(done):
+    out = done.report.parent
+    workspace = Workspace(done.dataset, out=out)
+    before = {record.id: record for record in combine(runs_of(done), workspace)}
+    saved = {path: load_tensors(path)[0] for path in (out / "outputs").glob("*")}
+    try:
+        for path, tensors in saved.items():
+            noise = {name: torch.randn_like(t) if name.startswith("test/") else t for name, t in tensors.items()}
+            save_tensors(path, noise)
+        after = {record.id: record for record in combine(runs_of(done), workspace)}
+    finally:
+        for path, tensors in saved.items():
+            save_tensors(path, tensors)
+    for id, record in before.items():
+        assert record.stages[0]["members"] == after[id].stages[0]["members"]
+        assert record.stages[0]["valid"] == after[id].stages[0]["valid"]
+    assert any(record.stages[0]["test"] != after[id].stages[0]["test"] for id, record in before.items())
+
+
+def test_a_saved_average_is_the_mean_of_its_members(done, folder):
+    saved, raw = load_model(folder), done.dataset.raw
+    each = [replace(member, members=()) for _, member in saved.all_members]
+    assert [round(weight, 6) for weight, _ in saved.all_members] == [0.5, 0.5]
+    if saved.predicts == "numbers":
+        mixed, alone = predict_numbers(saved, raw), [predict_numbers(member, raw) for member in each]
+        for name in ("values", "low", "high"):
+            assert getattr(mixed, name) == pytest.approx(np.mean([getattr(a, name) for a in alone], axis=0))
+    elif saved.predicts == "labels":
+        mixed, alone = predict_labels(saved, raw), [predict_labels(member, raw) for member in each]
+        assert mixed.probabilities == pytest.approx(np.mean([a.probabilities for a in alone], axis=0))
+        limits = np.mean([member.calibration.thresholds for member in each], axis=0)
+        assert np.array_equal(mixed.predicted, mixed.probabilities >= limits)
+    else:
+        assert saved.probabilities(raw) == pytest.approx(np.mean([m.probabilities(raw) for m in each], axis=0))
+
+
+@pytest.mark.parametrize("form", ["torch", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_files_servers_and_programs_agree(done, folder, tmp_path, form):
+    if form == "onnx":
+        pytest.importorskip("onnxruntime", reason="needs ONNX: pip install 'holdfast[export]'")
+    task = done.dataset.task
+    data = frame(task, 40, seed=3).assign(colour=["red", "green", None, "blue"] * 10)
+    data.to_csv(tmp_path / "new.csv", index=False)
+    predict(folder, tmp_path / "new.csv", tmp_path / "p.csv", device="cpu")
+    rows = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
+    exported = export(folder, tmp_path / f"m{'.onnx' if form == 'onnx' else '.pt2'}", format=form)
+    about = json.loads(exported.about.read_text())
+    program = run(exported.program, program_inputs(about, data))
+    columns = ["prediction", "low", "high"] if task == "regress" else [f"p_{name}" for name in about["labels"]]
+    written = np.asarray([[float(row[name]) for name in columns] for row in rows])
+    np.testing.assert_allclose(program, written, atol=1e-3 if task == "regress" else 1e-5)
+    service = Service(folder, device="cpu")
+    inputs = json.loads(data[["size", "colour"]].to_json(orient="records"))
+    answers = service.answer([service.parser.parse(json.dumps({"examples": inputs}).encode())])
+    assert {"regress": "prediction", "multilabel": "labels", "ordinal": "label"}[task] in answers[0]
+    if task == "regress":
+        assert [answer["prediction"] for answer in answers] == pytest.approx(written[:, 0], abs=1e-3)
+
+
+def program_inputs(about: dict, data: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Prepare the inputs from the JSON description only."""
+    steps = about["preprocessing"]
+    assert steps["takes"] == "table"
+    numbers = data[[column["name"] for column in steps["numbers"]]].to_numpy(dtype=np.float32)
+    codes = [
+        [steps["missing"] if pd.isna(v) else column["codes"].get(v, steps["unknown"]) for v in data[column["name"]]]
+        for column in steps["codes"]
+    ]
+    return {"numbers": numbers, "codes": np.asarray(codes, dtype=np.int64).T}
+
+
+def run(path, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    if path.suffix == ".onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        return np.asarray(session.run(None, inputs)[0])
+    tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
+    return torch.export.load(path).module()(**tensors).detach().numpy()
+
+
+def test_an_average_learns_another_domain_and_returns_to_the_version_before(done, folder, tmp_path):
+    task = done.dataset.task
+    new = frame(task, 60, seed=5).assign(domain="d9")
+    new.to_csv(tmp_path / "new.csv", index=False)
+    earlier = frame(task)
+    adapt(folder, tmp_path / "new.csv", Terms(steps=5, force=True, device="cpu"), earlier=[earlier])
+    assert [saved.domains[-1] for _, saved in load_model(folder).all_members] == ["d9", "d9"]
+    use_version(folder, ledger_of(folder), 1)
+    assert "d9" not in load_model(folder).domains
+
+
+def test_weights_of_numbers_and_labels():
+    rng = np.random.default_rng(0)
+    y = {"a": rng.normal(size=300), "b": rng.normal(size=40)}
+    good = {d: np.stack([v + 0.1 * rng.normal(size=len(v))] * 3, axis=1) for d, v in y.items()}
+    noise = {d: rng.normal(size=(len(v), 3)) for d, v in y.items()}
+    other = {d: np.stack([v + 0.1 * rng.normal(size=len(v))] * 3, axis=1) for d, v in y.items()}
+    assert number_weights([good, noise], y) == pytest.approx([1, 0], abs=0.05)
+    assert number_weights([good, good], y) == pytest.approx([0.5, 0.5])
+    assert number_weights([good, other, noise], y) == pytest.approx([0.5, 0.5, 0], abs=0.1)
+    labels = {d: (rng.random((len(v), 2)) > 0.5).astype(float) for d, v in y.items()}
+    sure = {d: np.where(v > 0.5, 0.8, 0.2) for d, v in labels.items()}
+    flat = {d: np.full(v.shape, 0.5) for d, v in labels.items()}
+    assert mixture_weights([sure, flat], labels) == pytest.approx([1, 0])
+
+
+def test_weights_are_uniform_unless_the_source_domains_agree_on_others():
+    rng = np.random.default_rng(0)
+    y = {d: rng.normal(size=30) for d in "abc"}
+    close = [{d: (v + 0.5 * rng.normal(size=30))[:, None] for d, v in y.items()} for _ in range(2)]
+    assert abs(number_weights(close, y)[0] - 0.5) > 0.02
+    assert shrunk_weights(close, y, numbers=True) == pytest.approx([0.5, 0.5], abs=0.01)
+    far = {d: v + 3 * rng.normal(size=(30, 1)) for d, v in close[0].items()}
+    assert shrunk_weights([close[0], far], y, numbers=True)[0] > 0.9
+    labels = {"a": rng.integers(0, 2, 90)}  # one domain is divided
+    good = {"a": np.where(labels["a"][:, None] == [0, 1], 0.9, 0.1)}
+    flat = {"a": np.full((90, 2), 0.5)}
+    assert shrunk_weights([good, flat], labels, numbers=False) == pytest.approx([1, 0])
