@@ -36,7 +36,7 @@ def validation_temperature(valid: Outputs, y: Outputs) -> float:
 def mixture_weights(members: Sequence[Outputs], y: Outputs, *, prior: float = PRIOR) -> np.ndarray:
     """Return weights (m,), at least 0 with sum 1, that maximise the likelihood of the labels.
 
-    `members` are probabilities of validation rows per domain, and `y` the classes (n,), or which labels an example has
+    `members` are probabilities of validation rows per domain, and `y` the classes (n,), or 0 or 1 per label
     (n, c); every domain has the same influence. Expectation maximisation finds the optimum; a weak uniform prior
     decides between members that agree.
     """
@@ -93,8 +93,8 @@ def shrunk_weights(members: Sequence[Outputs], y: Outputs, *, numbers: bool) -> 
     few rows determine, or that differ between domains, are almost uniform.
     """
     fit = number_weights if numbers else mixture_weights
-    parts = _parts(members, y)
-    losses = {prior: [_left_out(fit, parts, held_out, prior) for held_out in range(len(parts))] for prior in PRIORS}
+    groups = _groups(members, y)
+    losses = {prior: [_left_out(fit, groups, held_out, prior) for held_out in range(len(groups))] for prior in PRIORS}
     means = {prior: float(np.mean([each.mean() for each in rows])) for prior, rows in losses.items()}
     best = min(means, key=lambda prior: means[prior])
     variances = [rows.var() / max(1, len(rows) - 1) for rows in losses[best]]
@@ -102,24 +102,25 @@ def shrunk_weights(members: Sequence[Outputs], y: Outputs, *, numbers: bool) -> 
     return fit(members, y, prior=max(prior for prior in PRIORS if means[prior] <= limit))
 
 
-Part = tuple[list[np.ndarray], np.ndarray]  # predictions of every member, and targets
+Group = tuple[list[np.ndarray], np.ndarray]  # predictions of every member, and targets
 
 
-def _parts(members: Sequence[Outputs], y: Outputs) -> list[Part]:
-    """Return one part per domain with some of its rows, or three parts of a single domain."""
-    parts = []
+def _groups(members: Sequence[Outputs], y: Outputs) -> list[Group]:
+    """Return one group per domain with some of its labelled rows, or three groups of a single domain."""
+    groups = []
     for domain, truth in y.items():
-        rows = np.unique(np.linspace(0, len(truth) - 1, min(len(truth), ROWS)).astype(int))
+        known = np.flatnonzero(truth >= 0) if truth.dtype.kind == "i" else np.arange(len(truth))
+        rows = known[np.unique(np.linspace(0, len(known) - 1, min(len(known), ROWS)).astype(int))]
         for fold in [rows] if len(y) > 1 else [rows[i::3] for i in range(3)]:
             if len(fold):
-                parts.append(([member[domain][fold] for member in members], truth[fold]))
-    return parts
+                groups.append(([member[domain][fold] for member in members], truth[fold]))
+    return groups
 
 
-def _left_out(fit: Callable[..., np.ndarray], parts: Sequence[Part], held_out: int, prior: float) -> np.ndarray:
-    """Return the loss of each row of a part, with the weights of the other parts."""
-    own, truth = parts[held_out]
-    others = {str(i): part for i, part in enumerate(parts) if i != held_out or len(parts) == 1}
+def _left_out(fit: Callable[..., np.ndarray], groups: Sequence[Group], held_out: int, prior: float) -> np.ndarray:
+    """Return the loss of each row of a group, with the weights of the other groups."""
+    own, truth = groups[held_out]
+    others = {str(i): group for i, group in enumerate(groups) if i != held_out or len(groups) == 1}
     each = [{name: values[number] for name, (values, _) in others.items()} for number in range(len(own))]
     weights = fit(each, {name: y for name, (_, y) in others.items()}, prior=prior)
     mixed = np.asarray(sum(weight * values for weight, values in zip(weights, own, strict=True)))

@@ -150,7 +150,7 @@ def program_inputs(about: dict, data: pd.DataFrame) -> dict[str, np.ndarray]:
     """Prepare the inputs from the JSON description only."""
     steps = about["preprocessing"]
     assert steps["takes"] == "table"
-    numbers = data[[column["name"] for column in steps["numbers"]]].to_numpy(dtype=np.float32)
+    numbers = data[[column["name"] for column in steps["numbers"]]].to_numpy(dtype=np.float32, copy=True)
     codes = [
         [steps["missing"] if pd.isna(v) else column["codes"].get(v, steps["unknown"]) for v in data[column["name"]]]
         for column in steps["codes"]
