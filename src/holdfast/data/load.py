@@ -17,6 +17,8 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.readers import formats
 from holdfast.data.readers.arrays import read_arrays
 from holdfast.data.readers.corpus import read_corpus
+from holdfast.data.readers.excel import SUFFIX as EXCEL
+from holdfast.data.readers.excel import read_excel
 from holdfast.data.readers.graphs import SUFFIXES as GRAPH_SUFFIXES
 from holdfast.data.readers.graphs import holds_graphs, read_graphs
 from holdfast.data.readers.images import read_images
@@ -39,7 +41,8 @@ def load_data(
     """Load a data set.
 
     Args:
-        data: a path, the name of a published data set, a DataFrame, or a Dataset, which is returned as it is.
+        data: a path, the name of a published data set, a table of pandas, pyarrow or polars, or a Dataset, which is
+            returned as it is.
             `NAME@KEY=VALUE,KEY=VALUE` passes settings to the reader; `shift=size` splits any graphs by that shift.
         columns: role to column name, for example `{"label": "stars"}`.
         need: roles that must be present.
@@ -89,7 +92,9 @@ def load_chunks(
             yield from table_chunks(*reader.args, **reader.keywords, rows=rows, carry=carry)
             return
     if carry:
-        raise BadInput(f"--with copies columns of a table of texts or numbers, which {data} is not: remove it")
+        raise BadInput(
+            f"--with copies columns of a table in a csv, jsonl or parquet file, which {data} is not: remove it"
+        )
     dataset = load_data(data, columns=columns, need=(), form=form, skip_bad=skip_bad)
     for start in range(0, len(dataset), rows):
         yield dataset.subset(np.arange(start, min(start + rows, len(dataset))))
@@ -101,7 +106,7 @@ def _reader(
 ) -> partial[Dataset]:  # fmt: skip
     """Return the reader for a name or path, with everything but its settings bound."""
     reader = _any_reader(data, known, data_dir, form, columns, need)
-    if reader.func in (read_table, read_molecules):
+    if reader.func in (read_table, read_molecules, read_excel):
         return partial(reader, skip_bad=skip_bad)
     if skip_bad:
         raise BadInput(f"--skip-bad leaves rows of a table out, but {data} is not such a table: remove the option")
@@ -129,6 +134,8 @@ def _any_reader(
         raise BadInput(f"{path} holds {'graphs' if graphs else 'images'}, which have no columns: remove --column")
     if graphs or path.is_dir():
         return partial(read_graphs, path) if graphs else partial(read_images, path, need=need)
+    if path.suffix.lower() == EXCEL:
+        return partial(read_excel, path, columns=columns, need=need)
     if path.suffix.lower() == ".npz":
         return partial(read_arrays, path, columns=columns, need=need)
     smiles = smiles_column(path, columns)
@@ -136,7 +143,9 @@ def _any_reader(
         return partial(read_molecules, path, smiles, columns=columns, need=need)
     if path.suffix.lower() in formats.SUFFIXES:
         return partial(read_table, path, columns=columns, need=need)
-    fix = f"use one of {', '.join((*formats.SUFFIXES, '.npz', *GRAPH_SUFFIXES))}, or a folder of images or graphs"
+    fix = (
+        f"use one of {', '.join((*formats.SUFFIXES, EXCEL, '.npz', *GRAPH_SUFFIXES))}, or a folder of images or graphs"
+    )
     raise BadInput(f"{path} has the unknown suffix '{path.suffix}': {fix}")
 
 

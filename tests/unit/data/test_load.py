@@ -58,9 +58,9 @@ def test_missing_data_is_reported_with_suggestions(tmp_path):
     with pytest.raises(BadInput, match=r"check the path; `holdfast list datasets`") as refused:
         load_data("/no/such/file.csv", known=many)
     assert len(str(refused.value)) < 200
-    (tmp_path / "data.xlsx").write_text("x")
-    with pytest.raises(BadInput, match=r"suffix '\.xlsx'.*\.csv.*\.npz"):
-        load_data(tmp_path / "data.xlsx", known={})
+    (tmp_path / "data.ods").write_text("x")
+    with pytest.raises(BadInput, match=r"suffix '\.ods'.*\.csv.*\.npz"):
+        load_data(tmp_path / "data.ods", known={})
 
 
 def test_graph_files(tmp_path):

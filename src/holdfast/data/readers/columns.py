@@ -31,7 +31,8 @@ STRUCTURED: dict[str, tuple[str, ...]] = {
     "answers": ("answers", "answer"),
     "answer_start": ("answer_start", "answer_starts", "start"),
 }
-SEVERAL = ("features", *KINDS, "ignore")  # keys that take a list of columns
+SEVERAL = ("features", *KINDS, "ignore", "labels")  # keys that take a list of columns
+JOINED = "the labels"  # name of the label column that is joined from several columns of 0 and 1
 PLAIN = ("text", "premise", "hypothesis", "message", "response", "label", "domain", "split", "time", "id", *SEVERAL)
 KEYS = (*PLAIN, *STRUCTURED)
 
@@ -42,7 +43,8 @@ class Roles:
 
     texts: tuple[str, ...]  # one column, or two for pairs
     features: Mapping[str, str]  # name to kind
-    label: str | None = None
+    label: str | None = None  # JOINED if it is joined from the columns `labels`
+    labels: tuple[str, ...] = ()
     domain: str | None = None
     split: str | None = None
     time: str | None = None
@@ -131,8 +133,10 @@ def assign(
     """
     assert set(need) <= {"label", "domain"}, need
     finder = ColumnFinder(where, names, columns)
-    roles = finder.roles(need, ("label", "domain", "split", "time", "id"))
-    taken = list(roles.values())
+    labels = _label_columns(finder)
+    needed = [role for role in need if role != "label" or not labels]
+    roles = finder.roles(needed, ("label", "domain", "split", "time", "id"))
+    taken = [*roles.values(), *labels]
     texts = _text_columns(finder)
     overridden = {name: kind for kind in KINDS for name in finder.requested(kind)}
     requested, ignored = finder.requested("features"), finder.ignored()
@@ -153,7 +157,23 @@ def assign(
     with_role = {*used, *ignored}
     left_out = [name for name in names if name not in with_role] if not requested else []
     unused = {name: _reason(name, kinds, texts) for name in left_out}
-    return Roles(texts, features, **roles, named=set(finder.columns), chosen=chosen, unused=unused)
+    if labels:
+        roles["label"] = JOINED
+    return Roles(texts, features, **roles, labels=labels, named=set(finder.columns), chosen=chosen, unused=unused)
+
+
+def _label_columns(finder: ColumnFinder) -> tuple[str, ...]:
+    """Return the columns of 0 and 1 that are the labels; another label column is then ignored."""
+    labels = finder.requested("labels")
+    if not labels:
+        return ()
+    if finder.columns.get("label"):
+        fix = "remove one of them"
+        raise BadInput(f"{finder.where}: --column label= and --column labels= both name the labels: {fix}")
+    if wrong := [name for name in labels if "|" in name or ";" in name]:
+        raise BadInput(f"{finder.where}: the label column '{wrong[0]}' contains | or ;: rename it")
+    finder.columns["label"] = ""
+    return tuple(labels)
 
 
 def _reason(name: str, kinds: Mapping[str, str], texts: Sequence[str]) -> str:

@@ -25,10 +25,11 @@ from holdfast.data.readers.columns import assign
 from holdfast.data.readers.features import NAME, FeatureCollector, Inputs, kind_of
 from holdfast.data.readers.forms import SAMPLE, detect_forms, kinds_of, mixture_notes, stored_forms, trained_forms
 from holdfast.data.readers.graphs import GraphObject, as_graphs
+from holdfast.data.readers.label_columns import with_label_texts
 
 ONE_DOMAIN = "all"  # name of the domain if none are passed
 FRAME = "the DataFrame"
-Source = str | Path | Dataset | pd.DataFrame  # what a Python user may pass as data
+Source = str | Path | Dataset | pd.DataFrame | pa.Table  # what a Python user may pass as data, or a polars frame
 
 
 class UnsupportedType(BadInput, TypeError):
@@ -238,15 +239,15 @@ def _is_text(example: Any) -> bool:
 
 def read_frame(
     frame: pd.DataFrame, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain"),
-    skip_bad: bool = False,
+    skip_bad: bool = False, where: str = FRAME,
 ) -> Dataset:  # fmt: skip
     """Read one example per row; `columns` maps roles to column names, `need` lists required roles.
 
-    With `skip_bad`, rows with bad cells are left out with a note.
+    With `skip_bad`, rows with bad cells are left out with a note. `where` names the data in messages.
     """
-    _check_names(frame)
+    _check_names(frame, where)
     if not len(frame):
-        raise BadInput(f"{FRAME} has no rows: pass one row per example")
+        raise BadInput(f"{where} has no rows: pass one row per example")
     try:
         table = pa.Table.from_pandas(frame.set_axis(list(map(str, frame.columns)), axis=1), preserve_index=False)
         kinds = {field.name: kind_of(field.type) for field in table.schema}
@@ -257,21 +258,21 @@ def read_frame(
         trained = trained_forms(columns, table.schema, typed=True)
         forms = stored_forms(forms) | trained  # texts of plain numbers are names
         kinds |= kinds_of(forms)
-        roles = assign(FRAME, table.schema.names, kinds=kinds, columns=columns, need=need)
+        roles = assign(where, table.schema.names, kinds=kinds, columns=columns, need=need)
         forms = {name: form for name, form in forms.items() if roles.features.get(name) == kinds[name]}
-        collector = TableCollector(FRAME, roles, need)
-        checker = CellChecker(FRAME, roles, need, forms=forms, trained=trained)
-        for batch in table.to_batches():
-            collector.add(checker.clean(batch)[0])
+        collector = TableCollector(where, roles, need)
+        checker = CellChecker(where, roles, need, forms=forms, trained=trained)
+        for before, batch in _counted(table.to_batches()):
+            collector.add(checker.clean(with_label_texts(batch, roles, where=where, before=before))[0])
     except (pa.ArrowException, UnicodeError, OverflowError) as error:
         reason = "; ".join(map(str, error.args))[:200]
-        raise BadInput(f"{FRAME} has a column that is neither numbers nor texts ({reason}): convert it") from error
+        raise BadInput(f"{where} has a column that is neither numbers nor texts ({reason}): convert it") from error
     unclear = [note for name, note in mixtures.items() if roles.features.get(name) == NAME]
     notes = [*unclear, *checker.finish(skip_bad=skip_bad)]
     return replace(collector.dataset("data"), forms=forms).with_notes(*notes)
 
 
-def _check_names(frame: pd.DataFrame) -> None:
+def _check_names(frame: pd.DataFrame, where: str = FRAME) -> None:
     duplicates = [name for name, count in Counter(map(str, frame.columns)).items() if count > 1]
     if duplicates:
-        raise BadInput(f"{FRAME} has two columns named '{duplicates[0]}': rename one of them")
+        raise BadInput(f"{where} has two columns named '{duplicates[0]}': rename one of them")

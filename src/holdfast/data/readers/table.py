@@ -20,6 +20,7 @@ from holdfast.data.readers.columns import ColumnFinder, Roles, assign, listed
 from holdfast.data.readers.dialect import detect_dialect
 from holdfast.data.readers.features import NAME, kind_of
 from holdfast.data.readers.forms import Form, detect_forms, kinds_of, mixture_notes, stored_forms, trained_forms
+from holdfast.data.readers.label_columns import is_list_of_texts, with_label_texts
 from holdfast.data.readers.numbers import NumberForm
 
 METADATA = ("domain", "split", "id")  # roles of tables for tags, questions and texts without labels
@@ -98,14 +99,15 @@ class _Reader:
         }
         for name in types:
             kind = schema.field(name).type
-            if pa.types.is_nested(kind):
+            if pa.types.is_nested(kind) and (name != roles.label or not is_list_of_texts(kind)):
                 raise BadInput(f"{path}: column '{name}' holds {kind}: convert it to texts or numbers")
         checker = CellChecker(str(path), roles, self.need, forms=forms, trained=trained)
         chunk, pending = _Chunk(self, roles, forms), None
         for batch in formats.iter_batches(path, types, block, on_invalid=checker.add_damaged, lenient=lenient):
             start = checker.seen
             try:
-                cleaned, positions = checker.clean(batch)
+                labelled = with_label_texts(batch, roles, where=str(path), before=start)
+                cleaned, positions = checker.clean(labelled)
                 if checker.bad.total and not self.skip_bad:
                     pending, chunk = None, _Chunk(self, roles, forms)  # read on to find all bad cells
                     continue
@@ -220,7 +222,11 @@ def _column_types(
     for name, kind in roles.features.items():
         as_text = name in trained or (is_csv and (lenient or name in forms))
         types[name] = pa.large_string() if as_text else _feature_type(path, schema.field(name).type, kind)
-    for name in (roles.label, roles.domain, roles.split, roles.time):
+    for name in roles.labels or (roles.label,):
+        if name is not None:
+            kind = schema.field(name).type
+            types[name] = kind if is_list_of_texts(kind) else formats.name_type(path, kind)
+    for name in (roles.domain, roles.split, roles.time):
         if name is not None:
             types[name] = formats.name_type(path, schema.field(name).type)
     if roles.id is not None:
@@ -246,7 +252,7 @@ def read_json_rows(
     schema = formats.json_schema(rows)
     kinds = {field.name: kind_of(field.type) for field in schema}
     roles = assign(where, schema.names, kinds=kinds, columns=columns, need=())
-    roles = replace(roles, label=None, domain=None, split=None, time=None, named=("features",))
+    roles = replace(roles, label=None, labels=(), domain=None, split=None, time=None, named=("features",))
     named = [name for name, kind in roles.features.items() if kind == "category"]
     rows = [{**row, **{name: _as_name(row.get(name)) for name in named}} for row in rows]
     types = _column_types(_JSON_ROWS, schema, roles) | dict.fromkeys(named, pa.large_string())

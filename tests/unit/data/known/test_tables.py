@@ -33,10 +33,12 @@ def test_cars_are_a_regression_on_three_continents(tmp_path):
     ]  # fmt: skip
     pd.DataFrame(rows).to_csv(tmp_path / "mpg.csv", index=False)
     dataset = training_data("cars", data_dir=tmp_path)
-    assert dataset.task == "regress" and dataset.targets is not None
+    assert dataset.task == "regress"
+    assert dataset.targets is not None
     assert dataset.targets.tolist() == [row["mpg"] for row in rows]
     assert dataset.domains == ("usa", "europe", "japan")
-    assert dataset.columns is not None and "name" not in dataset.columns
+    assert dataset.columns is not None
+    assert "name" not in dataset.columns
 
 
 def test_a_missing_table_names_its_columns_and_its_home(tmp_path):

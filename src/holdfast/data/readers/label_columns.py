@@ -1,0 +1,60 @@
+"""Sets of labels that a table states in several columns of 0 and 1, or in one column of lists.
+
+Both are converted to texts such as `red|blue`, which the task `multilabel` reads; an empty set has no label.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.core.errors import BadInput
+from holdfast.data.readers.columns import JOINED, Roles
+
+SEPARATOR = "|"
+YES, NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no", "")  # in lower case
+
+
+def is_list_of_texts(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds lists of labels."""
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return False
+    inner = kind.value_type.value_type if pa.types.is_dictionary(kind.value_type) else kind.value_type
+    return pa.types.is_string(inner) or pa.types.is_large_string(inner)
+
+
+def with_label_texts(batch: pa.RecordBatch, roles: Roles, *, where: str, before: int = 0) -> pa.RecordBatch:
+    """Return the batch with one text per set of labels; `before` is the number of earlier rows, for messages."""
+    if roles.labels:
+        joined = _joined(batch, roles.labels, where, before)
+        columns = {name: batch.column(name) for name in batch.schema.names if name not in roles.labels}
+        return pa.record_batch({**columns, JOINED: joined})
+    if roles.label is None or not is_list_of_texts(batch.schema.field(roles.label).type):
+        return batch
+    column = batch.column(roles.label).cast(pa.list_(pa.string()))  # parquet files have dictionaries
+    _check_names(column, f"{where}: column '{roles.label}'")
+    texts = pc.binary_join(column, SEPARATOR).cast(pa.large_string())
+    texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.large_string()), texts)
+    return batch.set_column(batch.schema.names.index(roles.label), roles.label, texts)
+
+
+def _check_names(column: pa.Array, where: str) -> None:
+    names = pc.list_flatten(column).unique().to_pylist()
+    if wrong := [name for name in names if name is not None and SEPARATOR in name]:
+        raise BadInput(f"{where} has the label '{wrong[0]}', which contains {SEPARATOR}: rename it")
+
+
+def _joined(batch: pa.RecordBatch, names: tuple[str, ...], where: str, before: int) -> pa.Array:
+    """(n,) texts of the labels whose column is 1, null where there is none."""
+    chosen = np.stack([_is_set(batch.column(name), name, where, before) for name in names], axis=1)  # (n, c)
+    texts = [SEPARATOR.join(name for name, value in zip(names, row, strict=True) if value) or None for row in chosen]
+    return pa.array(texts, type=pa.large_string())
+
+
+def _is_set(column: pa.Array, name: str, where: str, before: int) -> np.ndarray:
+    """(n,) whether a cell is 1, true or yes; an empty cell is not."""
+    values = [str(value).strip().lower() if value is not None else "" for value in column.to_pylist()]
+    for row, value in enumerate(values, start=before + 1):
+        if value not in YES and value not in NO:
+            cell = f"row {row}, column '{name}' is {value!r}"
+            raise BadInput(f"{where}: {cell}, but columns of labels hold 0 or 1: fix it, or remove it from labels=")
+    return np.asarray([value in YES for value in values])
