@@ -29,6 +29,7 @@ _JSON_TYPES: dict[pa.DataType, tuple[str, set[type]]] = {
     pa.int64(): ("an integer", {int}),
     pa.float64(): ("a number", {int, float}),
     _TEXT: ("a text", {str}),
+    pa.list_(pa.string()): ("a list of texts", {tuple}),
 }
 
 Types = Mapping[str, pa.DataType]
@@ -181,12 +182,18 @@ def first_rows(path: Path) -> list[dict[str, Any]]:
     return [row for row in rows if isinstance(row, dict)]
 
 
+def _json_type(value: Any) -> type:
+    """Return the type of a JSON value; that of a list of texts is tuple."""
+    is_texts = isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return tuple if is_texts else type(value)
+
+
 def json_schema(rows: Iterable[Mapping[str, Any]]) -> pa.Schema:
     """Return the union of the columns of JSON objects with their inferred types."""
     seen: dict[str, set[type]] = {}
     for row in rows:
         for key, value in row.items():
-            seen.setdefault(key, set()).update([] if value is None else [type(value)])
+            seen.setdefault(key, set()).update([] if value is None else [_json_type(value)])
 
     def arrow_type(types: set[type]) -> pa.DataType:
         return next((kind for kind, (_, accepted) in _JSON_TYPES.items() if types and types <= accepted), _TEXT)
@@ -340,7 +347,7 @@ def _row_faults(row: Mapping[str, Any], types: Types) -> list[Fault]:
     faults = []
     for name, kind in types.items():
         expected, accepted = _JSON_TYPES[kind]
-        if row.get(name) is not None and type(row[name]) not in accepted:
+        if row.get(name) is not None and _json_type(row[name]) not in accepted:
             fix = "fix the value or remove the row"
             faults.append(Fault(f"expected {expected}", fix, name, repr(row[name])[:60]))
     return faults
