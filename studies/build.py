@@ -24,6 +24,7 @@ from studies import (
     modules,
     pmb,
     primary_tables,
+    table_sets,
 )
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -31,6 +32,7 @@ TABLES: dict[str, Mapping[str, Callable[[], list[str]]]] = {
     "studies/index": index.TABLES,
     "studies/primary": primary_tables.TABLES,
     "studies/default": default_tables.TABLES,
+    "studies/tables": table_sets.TABLES,
     "studies/mil": mil.TABLES,
     "studies/pmb": pmb.TABLES,
     "studies/hma": hma.TABLES,

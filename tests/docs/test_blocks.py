@@ -51,7 +51,7 @@ SHORTER = {
 # documents whose commands need MiniLM or torch-geometric
 MARKED = dict.fromkeys(("README.md", "docs/prompting.md", "docs/serving.md"), pytest.mark.minilm)
 MARKED["docs/tutorials/graphs.md"] = pytest.mark.graph
-LONG = ("theory.md", "scaling.md", "dialogue.md", "tutorials/images.md", "tutorials/features.md")
+LONG = ("theory.md", "scaling.md", "dialogue.md", "tutorials/images.md", "tutorials/features.md", "tutorials/tables.md")
 MARKED |= dict.fromkeys((f"docs/{name}" for name in LONG), pytest.mark.slow)
 PYTHON = {  # number of Python blocks per document
     "README.md": 2,
@@ -75,12 +75,13 @@ LINES = {  # number of `holdfast` commands per document
     "docs/dialogue.md": 3,
     "docs/scaling.md": 1,
     "docs/serving.md": 5,
-    "docs/tasks.md": 12,
+    "docs/tasks.md": 13,
     "docs/tutorial.md": 7,
     "docs/tutorials/features.md": 3,
     "docs/tutorials/graphs.md": 2,
     "docs/tutorials/images.md": 7,
     "docs/tutorials/streams.md": 2,
+    "docs/tutorials/tables.md": 3,
     "docs/tutorials/text.md": 2,
     "docs/tutorials/unlabelled.md": 3,
 }
@@ -120,6 +121,14 @@ def write_targets(folder: Path) -> None:
     for name, values in labels.items():
         lines = [f"{a:.4f},{b:.4f},{v},{'xyz'[i % 3]}" for i, ((a, b), v) in enumerate(zip(x, values, strict=True))]
         (folder / f"{name}.csv").write_text("\n".join(["width,height,label,domain", *lines]) + "\n")
+    moods = [f"{a:.4f},{b:.4f},{int(a > 0)},{int(b > 0)},{'xyz'[i % 3]}" for i, (a, b) in enumerate(x)]
+    (folder / "moods.csv").write_text("\n".join(["width,height,happy,sad,domain", *moods]) + "\n")
+    wards = [
+        f"{['north', 'south', 'east'][i % 3]},{60 + 9 * a:.0f},{'male' if b > 0 else 'female'},"
+        f"{'' if i % 5 == 0 else f'{120 + 10 * b:.0f}'},{'yes' if a > 0 else 'no'},{'ill' if a + b > 0 else 'well'}"
+        for i, (a, b) in enumerate(x)
+    ]
+    (folder / "wards.csv").write_text("\n".join(["hospital,age,sex,pressure,smoker,label", *wards]) + "\n")
 
 
 @pytest.fixture
