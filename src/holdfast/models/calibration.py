@@ -169,6 +169,11 @@ class Calibration:
         return Calibration(tree["temperature"], foreign, entropies, tree.get("margin"), thresholds)
 
 
+def temperature_of(calibration: Calibration | None) -> float:
+    """Return the temperature of a calibration; 1 without one."""
+    return 1.0 if calibration is None else calibration.temperature
+
+
 def observer(model: Model, encode: Callable[[Inputs], Tensor] | None = None) -> Callable[[Inputs], Tensor]:
     """Return a function that concatenates outputs, features and read entropy; `observations` separates them.
 

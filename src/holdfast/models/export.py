@@ -21,6 +21,7 @@ from holdfast.core.files import write_atomic, write_text
 from holdfast.core.inputs import Inputs, Joint, Tokens
 from holdfast.core.table import TableRows, category_columns, numeric_columns
 from holdfast.data.raw import Pixels, Raw, Table, Texts, Vectors
+from holdfast.models.calibration import temperature_of
 from holdfast.models.outputs import label_thresholds, predict_labels, predict_numbers
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.nn.backbones.bag import BagBackbone
@@ -224,7 +225,7 @@ class MemberModule(nn.Module):
 
     def __init__(self, saved: SavedModel) -> None:
         super().__init__()
-        self.model, self.temperature, self.predicts = saved.model, saved.temperature, saved.predicts
+        self.model, self.temperature, self.predicts = saved.model, temperature_of(saved.calibration), saved.predicts
         self.scale, self.margin = saved.model.scale, _margin(saved)
 
     def forward(self, x: Inputs) -> Tensor:

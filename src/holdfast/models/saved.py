@@ -28,7 +28,7 @@ from holdfast.data.readers.forms import from_json as forms_from_json
 from holdfast.data.readers.forms import to_json as forms_to_json
 from holdfast.data.sample import Sample, load_sample, save_sample
 from holdfast.data.splits import HeldOut
-from holdfast.models.calibration import Calibration, observations, observer, probabilities
+from holdfast.models.calibration import Calibration, observations, observer, probabilities, temperature_of
 from holdfast.models.card import card
 from holdfast.models.config import (
     AGAIN,
@@ -176,16 +176,11 @@ class SavedModel:
             raise BadInput(f"a model of the task {self.task} has no class probabilities: use a classifier")
         outputs = self.member_outputs(raw, device=device)
         alone = [
-            probabilities(each.values, saved.temperature if calibrated else 1.0)
+            probabilities(each.values, temperature_of(saved.calibration) if calibrated else 1.0)
             for (_, saved), each in zip(self.all_members, outputs, strict=True)
         ]
         mixed = sum(weight * each for (weight, _), each in zip(self.all_members, alone, strict=True))
         return ClassPredictions(np.asarray(mixed), *outputs[0][1:], first=alone[0] if self.members else None)
-
-    @property
-    def temperature(self) -> float:
-        """Temperature of the calibration; 1 without one."""
-        return 1.0 if self.calibration is None else self.calibration.temperature
 
     def member_outputs(self, raw: Raw, *, device: torch.device | str = "cpu") -> list[Outputs]:
         """Return the outputs of every network, in the order of `all_members`; a shared encoder is evaluated once."""
@@ -210,14 +205,9 @@ class SavedModel:
             return lambda x: model.classify(model.apply_neck(encode(x))).float()
         return observer(model, encode)
 
-    @property
-    def output_count(self) -> int:
-        """Number of outputs of the network."""
-        return int(self.model.head.outputs)  # pyright: ignore[reportArgumentType]
-
     def _outputs(self, values: Tensor | None) -> Outputs:
         """Interpret the values of `_observe` for all examples; None if there are none."""
-        count = self.output_count
+        count = int(self.model.head.outputs)  # pyright: ignore[reportArgumentType]
         if values is None:
             return Outputs(np.zeros((0, count)), np.zeros(0) if self.calibration is not None else None, None)
         if self.calibration is None:
@@ -357,11 +347,10 @@ def _outputs_together(group: Sequence[SavedModel], raw: Raw, device: torch.devic
     if values is None:
         return [saved._outputs(None) for saved in group]
     with_features = [saved.calibration is not None for saved in group]
-    counts = [saved.output_count for saved in group]
+    counts = [int(saved.model.head.outputs) for saved in group]  # pyright: ignore[reportArgumentType]
     rest = values.shape[1] - sum(counts)
     widths = [count + (each and rest // sum(with_features)) for count, each in zip(counts, with_features, strict=True)]
-    columns = values.split(widths, dim=1)
-    return [saved._outputs(each) for saved, each in zip(group, columns, strict=True)]
+    return [saved._outputs(each) for saved, each in zip(group, values.split(widths, dim=1), strict=True)]
 
 
 class Member(NamedTuple):
