@@ -353,7 +353,10 @@ class Injector:
                 return f"{attempt}: neither the earlier nor the new state"
             if present == self.after and self.artefact.cases > 1:
                 return ""
-            self.artefact.write(self.here)
+            try:
+                self.artefact.write(self.here)
+            except (BadInput, OSError) as error:
+                return f"the next write failed: {str(error)[:300]}"
         return ""
 
 
