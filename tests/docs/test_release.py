@@ -99,3 +99,16 @@ def test_wheels_contain_the_package_alone():
     files = {p for pattern in data for p in (ROOT / "src" / "holdfast").glob(pattern)}
     others = {p for p in (ROOT / "src" / "holdfast").rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
     assert others == files, "files that the wheel would not contain"
+
+
+def test_every_extra_is_documented():
+    text = (ROOT / "docs" / "install.md").read_text()
+    rows = re.findall(r"^\| (`.*?`) \|", text, re.MULTILINE)
+    names = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert names == set(PROJECT["project"]["optional-dependencies"])
+
+
+def test_images_of_the_readme_exist_and_are_small():
+    paths = re.findall(r'src="([^"#]+)#', (ROOT / "README.md").read_text())
+    assert len(paths) == 2
+    assert all((ROOT / path).stat().st_size < 200_000 for path in paths)
