@@ -1,7 +1,7 @@
 """Audit of a data set: duplicates, leaks, shift between domains and per column, and advice (n examples, k domains)."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,16 @@ from holdfast.auditing.erasure import Erasure, measure_erasure
 from holdfast.auditing.examples import Examples
 from holdfast.auditing.facts import DomainFacts, Example, Leak, domain_facts, dropped, examples_of, leaks, overlaps
 from holdfast.auditing.headroom import ShiftCost, shift_costs
+from holdfast.auditing.label_errors import (
+    LabelErrors,
+    error_advice,
+    find_label_errors,
+    label_error_grid,
+    write_label_errors,
+)
 from holdfast.auditing.near import BITS, CORRELATION, WIDTH
 from holdfast.auditing.shift import Distance, LabelShift
+from holdfast.auditing.telltale_words import TelltaleWord, telltale_grid, telltale_words, word_advice
 from holdfast.auditing.verdict import Verdict, advise, column_advice, conclude, erasure_sentence, headline
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import derive
@@ -63,26 +71,33 @@ class Audit:
     notes: tuple[str, ...]
     report: Path | None
     clean: Path | None
+    label_errors: LabelErrors = field(default_factory=lambda: LabelErrors([]))
+    telltale: list[TelltaleWord] = field(default_factory=list)  # words that identify a domain or leak the label
+    errors_file: Path | None = None  # ranked table of likely label errors
 
     def json(self) -> dict[str, Any]:
         """Return everything except the tables."""
-        skipped = ("grids", "report", "clean")
+        skipped = ("grids", "report", "clean", "errors_file")
         document = {key: _plain(value) for key, value in vars(self).items() if key not in skipped}
         document["verdict"] |= {"costly": self.verdict.costly, "where": self.verdict.where}
         for key in ("distances", "labels"):
             document[key] = [{**_plain(shift), "real": shift.real} for shift in getattr(self, key)]
         for entry, facts in zip(document["columns"], self.columns, strict=True):
             entry["leaks"] = facts.leaks
-        return document | {key: (path := getattr(self, key)) and str(path) for key in ("report", "clean")}
+        return document | {
+            key: (path := getattr(self, key)) and str(path) for key in ("report", "clean", "errors_file")
+        }
 
 
 def audit(
     data: Source, *, task: str | None = None, near: float = 0.8, out: str | Path | None = None,
-    clean: str | Path | None = None, columns: Mapping[str, str] | None = None, data_dir: Path | None = None,
+    clean: str | Path | None = None, label_errors: str | Path | None = None,
+    columns: Mapping[str, str] | None = None, data_dir: Path | None = None,
     seed: int = 0, runs: str | Path | None = None, tell: Callable[[str], None] | None = None, skip_bad: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> Audit:  # fmt: skip
-    """Inspect a data set; `out` is an HTML report to write, `clean` a table without duplicates.
+    """Inspect a data set; `out` is an HTML report to write, `clean` a table without duplicates, and
+    `label_errors` a ranked table of likely label errors.
 
     `near` is the similarity, 0.7 to 1, above which two texts are near duplicates; 1 looks for exact duplicates only, of
     images too. The data itself is never changed. `runs` is the folder of a comparison: if it used exactly this data,
@@ -97,9 +112,10 @@ def audit(
             raise BadInput(f"an audit has no setting '{key}': pass settings of the task, such as task.separator")
     if out is not None:
         check_not_input("--out", Path(out), data)
-    if clean is not None:
-        check_suffix(Path(clean))
-        check_not_input("--clean", Path(clean), data)
+    for option, path in (("--clean", clean), ("--label-errors", label_errors)):
+        if path is not None:
+            check_suffix(Path(path))
+            check_not_input(option, Path(path), data)
     say = tell or (lambda sentence: None)
     dataset = training_data(data, task=task, columns=columns, data_dir=data_dir, skip_bad=skip_bad, settings=settings)
     task = task or dataset.task or Spec.task
@@ -123,6 +139,10 @@ def audit(
         say("measuring headroom")
     costs = shift_costs(examples, sample) if several else []
     erasure = measure_erasure(examples, sample) if several else None
+    if several:
+        say("searching for label errors")
+    errors = find_label_errors(examples, _rows_by_domain(dataset, choice.kept_rows()), seed=seed)
+    telltale = telltale_words(examples, every) if several else []
     verdict, leaked = conclude(distances, shifts, costs), leaks(dataset, duplicates)
     shown = examples_of(examples, duplicates, conflict)
     sizes = [len(rows) for rows in sample.values()]
@@ -136,6 +156,9 @@ def audit(
     grids += [tables.distance_grid(list(sample), distances)] if distances else []
     grids += [tables.label_grid(dataset.domains, shifts, task)] if shifts else []
     grids += [tables.word_grid(words, min(sizes))] if words else []
+    grids += [label_error_grid(errors, examples)] if errors.rows else []
+    grids += [telltale_grid(telltale)] if telltale else []
+    ranked = None if label_errors is None else write_label_errors(Path(label_errors), errors.rows, examples)
     table = None if clean is None else write_clean(Path(clean), data, dataset, choice.kept_rows())
     target = None
     if table is not None:
@@ -149,6 +172,7 @@ def audit(
     )  # fmt: skip
     finding = " ".join([headline(verdict, len(facts), labelled=bool(shifts)), *erasure_sentence(erasure)])
     finding = " ".join([finding, *compared_sentence(costs, compared)])
+    advice = [*advice[:-1], *word_advice(telltale), *error_advice(errors, ranked), *advice[-1:]]
     page = None if out is None else Path(out)
     if page is not None:
         title = f"Holdfast: audit of {dataset.name}"
@@ -157,14 +181,20 @@ def audit(
         dataset.name, examples.kind, len(dataset), finding, advice, command, facts,
         len(dataset) - len(duplicates.first), leaked, overlaps(dataset, duplicates), shown, distances, shifts, words,
         facts_by_column, costs, erasure, compared, verdict, dropped(choice), grids, dataset.notes, page, table,
+        errors, telltale, ranked,
     )  # fmt: skip
+
+
+def _rows_by_domain(dataset: Dataset, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Return these rows per domain."""
+    return {name: rows[dataset.domain[rows] == index] for index, name in enumerate(dataset.domains)}
 
 
 def _sample(dataset: Dataset, candidates: np.ndarray, seed: int, columns: int) -> dict[str, np.ndarray]:
     """Return some of these rows per domain in random order; domains without any are omitted."""
     total = min(10 * SAMPLE, CELLS // max(1, columns))
     count = max(100, min(SAMPLE, total // len(dataset.domains)))
-    rows = {name: candidates[dataset.domain[candidates] == index] for index, name in enumerate(dataset.domains)}
+    rows = _rows_by_domain(dataset, candidates)
     return {
         name: np.random.default_rng(derive(seed, "audit", name)).permutation(selected)[:count]
         for name, selected in rows.items()

@@ -21,6 +21,10 @@ def audit(
         Path | None,
         options.option("Write a table without duplicates; .csv, .jsonl or .parquet. The original data is not changed."),
     ] = None,
+    label_errors: Annotated[
+        Path | None,
+        options.option("Write a ranked table of likely label errors; .csv, .jsonl or .parquet.", "--label-errors"),
+    ] = None,
     out: Annotated[Path, typer.Option(help="HTML report to write.")] = Path("audit.html"),
     runs: Annotated[
         Path, typer.Option(help="Folder of a comparison; if it used this data, its scores are shown as well.")
@@ -42,6 +46,8 @@ def audit(
 
     - `holdfast audit reviews.csv --clean clean.csv --out reviews.html`
 
+    - `holdfast audit reviews.csv --label-errors errors.csv`
+
     - `holdfast audit images/ --json`
 
     - `holdfast audit names/ --task tag`
@@ -53,7 +59,8 @@ def audit(
     from holdfast.run.settings import parse_settings
 
     result = run(
-        data, task=task, near=near, out=out, clean=clean, runs=runs, columns=options.pairs(column),
+        data, task=task, near=near, out=out, clean=clean, label_errors=label_errors, runs=runs,
+        columns=options.pairs(column),
         data_dir=data_dir, tell=None if json else say, skip_bad=skip_bad, settings=parse_settings(settings or ()),
     )  # fmt: skip
     if json:
@@ -67,6 +74,10 @@ def audit(
     for grid in result.grids:
         show(rich_grid(grid))
         show(Text(f"{grid.about}\n"))
+    if result.label_errors.skipped:
+        say(result.label_errors.skipped)
+    if result.errors_file is not None:
+        say(f"likely label errors: {result.errors_file}")
     if result.clean is not None:
         say(f"without duplicates: {result.clean}")
     say(f"report: {result.report}")

@@ -1,0 +1,216 @@
+"""Likely label errors by confident learning (Northcutt et al., 2021) with predictions for left-out domains.
+
+A linear classifier that was trained on all other domains predicts a domain, so that no label influences its own
+prediction, and an error that a domain repeats systematically is not learned either. The
+probabilities give the number of errors per pair of classes, and the rows with the largest differences are reported.
+
+Shapes: n rows, c classes, d width.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from scipy.sparse import issparse, vstack
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import SGDClassifier
+
+from holdfast.auditing.examples import Examples
+from holdfast.auditing.shift import MIN_ROWS
+from holdfast.core.seeds import derive
+from holdfast.data.write import write_tables
+from holdfast.report.terminal import Grid
+
+MAX_ROWS = 20_000  # rows of all domains that are checked
+MIN_SKILL = 0.3  # of the errors of the most frequent class that predictions must avoid to be trusted
+PENALTY, EPOCHS = 5e-5, 5  # of the logistic regression
+DENSE_PENALTY = 1e-3  # for features that are not sparse
+SHOWN = 10  # rows of the table in the report
+LONGEST = 1000  # characters of a text in the exported table
+
+
+@dataclass(frozen=True)
+class LabelError:
+    """A suspicious label; rows are counted from 1."""
+
+    row: int
+    id: str
+    domain: str
+    label: str
+    suggested: str
+    p_label: float
+    p_suggested: float
+
+    @property
+    def margin(self) -> float:
+        """Difference of the probabilities, by which the rows are ranked."""
+        return self.p_suggested - self.p_label
+
+
+@dataclass(frozen=True)
+class LabelErrors:
+    """Suspicious labels, the most suspicious first, among `checked` rows; `skipped` is why none were searched."""
+
+    rows: list[LabelError]
+    checked: int = 0
+    accuracy: float | None = None  # of the predictions for left-out domains
+    skipped: str = ""
+
+
+def confident_joint(probabilities: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return estimated numbers of rows (c, c) by label and true class.
+
+    A row counts for the most probable (n, c) of the classes that reach their thresholds: the mean probability of the
+    class among the rows that are labelled with it. The counts per label are scaled to the number of its rows.
+    """
+    classes = probabilities.shape[1]
+    thresholds = np.full(classes, np.inf)
+    for label in np.unique(y):
+        thresholds[label] = probabilities[y == label, label].mean()
+    confident = np.where(probabilities >= thresholds, probabilities, -1.0)
+    counted = confident.max(axis=1) >= 0
+    joint = np.zeros((classes, classes))
+    np.add.at(joint, (y[counted], confident.argmax(axis=1)[counted]), 1.0)
+    rows = np.bincount(y, minlength=classes)
+    return joint * (rows / np.maximum(joint.sum(axis=1), 1.0))[:, None]
+
+
+def confident_errors(probabilities: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the suggested class (n,) of suspicious labels, and -1 for all others.
+
+    Per label and other class, the estimated number of errors is taken from the rows with the largest differences of
+    the two probabilities; of several suggestions, that with the largest difference.
+    """
+    joint, suggested, best = confident_joint(probabilities, y), np.full(len(y), -1), np.zeros(len(y))
+    for label, other in zip(*np.nonzero(joint), strict=True):
+        rows = np.flatnonzero(y == label)
+        margin = probabilities[rows, other] - probabilities[rows, label]
+        order = np.argsort(-margin, kind="stable")[: round(float(joint[label, other]))]
+        order = order[margin[order] > best[rows[order]]]  # never the label itself, whose margin is 0
+        suggested[rows[order]], best[rows[order]] = other, margin[order]
+    return suggested
+
+
+def find_label_errors(examples: Examples, rows: Mapping[str, np.ndarray], *, seed: int = 0) -> LabelErrors:
+    """Search these rows per domain; classes only, and at least two domains with labels."""
+    dataset = examples.dataset
+    if dataset.targets is not None or len(dataset.classes) < 2:
+        return LabelErrors([], skipped="label errors are searched for classes only")
+    labelled = {name: each[dataset.y[each] >= 0] for name, each in rows.items()}
+    labelled = {name: each for name, each in labelled.items() if len(each) >= MIN_ROWS}
+    if len(labelled) < 2:
+        return LabelErrors([], skipped=f"label errors need two domains with at least {MIN_ROWS} labelled rows")
+    share = -(-MAX_ROWS // len(labelled))
+    chosen = {name: np.sort(_permuted(each, derive(seed, "labels", name))[:share]) for name, each in labelled.items()}
+    features = {name: examples.phrases(each) for name, each in chosen.items()}
+    if not issparse(next(iter(features.values()))):
+        every = np.concatenate(list(features.values()))
+        mean, scale = every.mean(axis=0), every.std(axis=0) + 1e-6
+        features = {name: (x - mean) / scale for name, x in features.items()}
+    y = {name: dataset.y[each] for name, each in chosen.items()}
+    probabilities = {name: _unseen(name, features, y, len(dataset.classes), seed) for name in chosen}
+    truth = np.concatenate(list(y.values()))
+    accuracy = float((np.concatenate([p.argmax(axis=1) for p in probabilities.values()]) == truth).mean())
+    majority = float(np.bincount(truth).max() / len(truth))
+    if accuracy - majority < MIN_SKILL * (1 - majority):
+        reason = (
+            f"label errors were not searched: linear predictions for left-out domains are right in {accuracy:.0%} of "
+            f"the rows, too few compared with the most frequent label ({majority:.0%})"
+        )
+        return LabelErrors([], len(truth), accuracy, reason)
+    errors = [e for name in chosen for e in _errors(examples, name, chosen[name], probabilities[name])]
+    return LabelErrors(sorted(errors, key=lambda each: -each.margin), len(truth), accuracy)
+
+
+def _permuted(rows: np.ndarray, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).permutation(rows)
+
+
+def _unseen(name: str, features: Mapping[str, Any], y: Mapping[str, np.ndarray], classes: int, seed: int) -> np.ndarray:
+    """Return the probabilities (n, c) for one domain from a logistic regression on all others."""
+    others = [other for other in features if other != name]
+    labels = np.concatenate([y[other] for other in others])
+    result = np.zeros((features[name].shape[0], classes))
+    if len(np.unique(labels)) < 2:
+        result[:, labels[0]] = 1.0
+        return result
+    stacked = [features[other] for other in others]
+    x = vstack(stacked, format="csr") if issparse(stacked[0]) else np.concatenate(stacked)
+    model: Any = SGDClassifier(
+        loss="log_loss", alpha=PENALTY if issparse(x) else DENSE_PENALTY, average=True, max_iter=EPOCHS, tol=None,  # pyright: ignore[reportArgumentType]
+        random_state=derive(seed, "labels") % (1 << 32),
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(x, labels)
+    result[:, model.classes_] = model.predict_proba(features[name])
+    return result
+
+
+def _errors(examples: Examples, name: str, rows: np.ndarray, probabilities: np.ndarray) -> list[LabelError]:
+    dataset = examples.dataset
+    y = dataset.y[rows]
+    suggested = confident_errors(probabilities, y)
+    errors = []
+    for at in np.flatnonzero(suggested >= 0):
+        row = int(rows[at])
+        number = row + 1 if dataset.file_rows is None else int(dataset.file_rows[row])
+        identifier = str(number if dataset.ids is None else dataset.ids[row])
+        p = probabilities[at, [y[at], suggested[at]]].round(4).tolist()
+        label, other = dataset.classes[y[at]], dataset.classes[suggested[at]]
+        errors.append(LabelError(number, identifier, name, label, other, *p))
+    return errors
+
+
+def write_label_errors(path: Path, errors: Sequence[LabelError], examples: Examples) -> Path:
+    """Write the ranked table: rank, row, id, domain, label, suggested label, probabilities and the example."""
+    names = ("row", "id", "domain", "label", "suggested", "p_label", "p_suggested")
+    columns: dict[str, Any] = {"rank": pa.array(range(1, len(errors) + 1), pa.int64())}
+    types = {"row": pa.int64(), "p_label": pa.float64(), "p_suggested": pa.float64()}
+    columns |= {n: pa.array([getattr(e, n) for e in errors], types.get(n, pa.string())) for n in names}
+    texts = [examples.show(row, LONGEST) for row in _positions(errors, examples)]
+    if any(texts):
+        columns["example"] = pa.array(texts, pa.string())
+    return write_tables(path, iter([pa.table(columns)]), escape_formulas=True)
+
+
+def _positions(errors: Sequence[LabelError], examples: Examples) -> list[int]:
+    """Return the positions of the rows in the data set; their numbers count skipped rows of the file as well."""
+    numbers = examples.dataset.file_rows
+    if numbers is None:
+        return [error.row - 1 for error in errors]
+    index = {int(number): position for position, number in enumerate(numbers)}
+    return [index[error.row] for error in errors]
+
+
+def error_advice(errors: LabelErrors, path: Path | None) -> list[str]:
+    """Return a sentence on suspicious labels; empty without any."""
+    if not errors.rows:
+        return []
+    where = "--label-errors FILE writes them" if path is None else f"they are in {path}"
+    counts = f"{len(errors.rows):,} of {errors.checked:,} labels ({len(errors.rows) / errors.checked:.1%})"
+    return [f"{counts} are suspicious: check the first of the ranking; {where}."]
+
+
+def label_error_grid(errors: LabelErrors, examples: Examples) -> Grid:
+    """Show the most suspicious labels."""
+    shown = errors.rows[:SHOWN]
+    lines = []
+    for error, position in zip(shown, _positions(shown, examples), strict=True):
+        percent = f"{100 * error.p_label:.0f}, {100 * error.p_suggested:.0f}"
+        cells = [error.domain, error.label, error.suggested, percent, examples.show(position)]
+        lines.append((str(error.row), [(text, None) for text in cells]))
+    about = (
+        f"The {len(shown)} most suspicious of {len(errors.rows):,} suspicious labels among {errors.checked:,} rows: a "
+        "linear classifier that was trained on the other domains predicts another label with confidence. It is right "
+        f"in {100 * (errors.accuracy or 0):.0f}% of the rows, so some of these labels are correct. Rows are "
+        "counted from 1; probabilities in percent are those of the label and of the suggestion."
+    )
+    names = ("row", "domain", "label", "suggested", "probabilities", "example")
+    return Grid("Likely label errors", about, names, lines, words=True)
