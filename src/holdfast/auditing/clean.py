@@ -25,20 +25,25 @@ def write_clean(out: Path, data: str | Path | Dataset, dataset: Dataset, rows: n
         if dataset.file_rows is not None or len(lines) == len(dataset):
             at = rows if dataset.file_rows is None else dataset.file_rows[rows] - 1
             return write_text(out, "".join(f"{lines[row]}\n" for row in at))
+    table = original_rows(data, dataset, rows)
+    nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
+    if nested and out.suffix == ".csv":
+        raise BadInput(f"column '{nested[0]}' contains lists, which csv cannot store: use a .jsonl or .parquet file")
+    return write_tables(out, iter([table]))
+
+
+def original_rows(data: str | Path | Dataset, dataset: Dataset, rows: np.ndarray) -> pa.Table:
+    """Return these rows with all columns of the file they were read from, else with the fields of the data set."""
+    path = None if isinstance(data, Dataset) else Path(data).expanduser()
     left_out: list[int] = []
     built = path is not None and path.suffix.lower() in LINES and dataset.file_rows is not None
     original = None if path is None or built else _original_table(path, left_out)
     if original is not None and dataset.file_rows is not None:
         numbers = dataset.file_rows[rows]
-        table = original.take(pa.array(numbers - 1 - np.searchsorted(np.sort(left_out), numbers)))
-    elif original is not None and len(original) == len(dataset):
-        table = original.take(pa.array(rows))
-    else:
-        table = _built_table(dataset, rows)
-    nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
-    if nested and out.suffix == ".csv":
-        raise BadInput(f"column '{nested[0]}' contains lists, which csv cannot store: use a .jsonl or .parquet file")
-    return write_tables(out, iter([table]))
+        return original.take(pa.array(numbers - 1 - np.searchsorted(np.sort(left_out), numbers)))
+    if original is not None and len(original) == len(dataset):
+        return original.take(pa.array(rows))
+    return _built_table(dataset, rows)
 
 
 def _original_table(path: Path, left_out: list[int]) -> pa.Table | None:

@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from holdfast.cli import adapt, audit, bench, compare, demo, doctor, fit, predict, report, reproduce, sweep, watch
+from holdfast.cli import adapt, audit, bench, compare, demo, doctor, fit, label, predict, report, reproduce, sweep, watch
 from holdfast.cli.console import fail, may_report, say, show
 from holdfast.cli.options import SingleUseCommand
 from holdfast.core import environment, processes
@@ -27,7 +27,8 @@ app = typer.Typer(
 command = partial(app.command, cls=SingleUseCommand)
 for run in (
     demo.demo, audit.audit, compare.compare, sweep.sweep, fit.fit, adapt.adapt, adapt.rollback, predict.predict,
-    predict.serve, watch.watch, predict.export, predict.memory, fit.pretrain, reproduce.reproduce, report.report,
+    predict.serve, watch.watch, label.label, predict.export, predict.memory, fit.pretrain, reproduce.reproduce,
+    report.report,
 ):  # fmt: skip
     command(run.__name__)(run)
 command("list")(report.list_section)
