@@ -10,7 +10,21 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from holdfast.cli import adapt, audit, bench, compare, demo, doctor, fit, label, predict, report, reproduce, sweep, watch
+from holdfast.cli import (
+    adapt,
+    audit,
+    bench,
+    compare,
+    demo,
+    doctor,
+    fit,
+    label,
+    predict,
+    report,
+    reproduce,
+    sweep,
+    watch,
+)
 from holdfast.cli.console import fail, may_report, say, show
 from holdfast.cli.options import SingleUseCommand
 from holdfast.core import environment, processes
