@@ -1,8 +1,8 @@
 """Benchmark `tables`: read, audit and prepare a large table with columns of several kinds, within time and memory."""
 
 import json
+import mmap
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -15,6 +15,7 @@ import torch
 from pyarrow import csv
 
 from holdfast.bench.harness import Result
+from holdfast.run.cost import process_peak
 
 ROWS = 1_000_000
 NUMBERS, CATEGORIES, BOOLEANS, DATES = 28, 14, 4, 4  # columns; half of the numbers and categories have missing values
@@ -105,7 +106,7 @@ def measure(path: str) -> dict[str, float]:
     assert len(store) == len(dataset)
     measured["prepare"] = time.process_time() - start
     measured["elapsed"] = time.perf_counter() - began
-    measured["peak"] = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    measured["peak"] = process_peak() * 2**20
     sys.stdout.write(json.dumps(measured) + "\n")
     return measured
 
@@ -114,5 +115,5 @@ def _memory() -> int:
     """Return the resident memory of this process in bytes; its peak so far where the system does not report it."""
     status = Path("/proc/self/statm")
     if status.exists():
-        return int(status.read_text().split()[1]) * resource.getpagesize()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return int(status.read_text().split()[1]) * mmap.PAGESIZE
+    return int(process_peak() * 2**20)

@@ -58,9 +58,14 @@ def _peak_memory(device: torch.device) -> float:
     """Return megabytes: of the GPU since the run began, otherwise of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
+    return process_peak()
+
+
+def process_peak() -> float:
+    """Return the largest memory of this process so far, in megabytes; 0 on Windows."""
     try:
         import resource
-    except ImportError:  # Windows
+    except ImportError:
         return 0.0
     scale = 2**20 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale

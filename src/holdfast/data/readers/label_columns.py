@@ -32,13 +32,15 @@ def with_label_texts(batch: pa.RecordBatch, roles: Roles, *, where: str, before:
         return batch
     column = batch.column(roles.label).cast(pa.list_(pa.string()))  # parquet files have dictionaries
     _check_names(column, f"{where}: column '{roles.label}'")
-    texts = pc.binary_join(column, SEPARATOR).cast(pa.large_string())
-    texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.large_string()), texts)
+    texts = pc.call_function("binary_join", [column, SEPARATOR]).cast(pa.large_string())
+    texts = pc.call_function(
+        "if_else", [pc.call_function("equal", [texts, ""]), pa.scalar(None, pa.large_string()), texts]
+    )
     return batch.set_column(batch.schema.names.index(roles.label), roles.label, texts)
 
 
 def _check_names(column: pa.Array, where: str) -> None:
-    names = pc.list_flatten(column).unique().to_pylist()
+    names = pc.call_function("list_flatten", [column]).unique().to_pylist()
     if wrong := [name for name in names if name is not None and SEPARATOR in name]:
         raise BadInput(f"{where} has the label '{wrong[0]}', which contains {SEPARATOR}: rename it")
 
