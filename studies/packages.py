@@ -19,6 +19,8 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from holdfast.core.environment import VERSION
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "audit"
 SBOM, TABLE = "sbom.cdx.json", "licences.md"
@@ -111,7 +113,7 @@ def _component(package: Package) -> dict[str, Any]:
 
 def bill_of_materials(project: Mapping[str, Any], packages: list[Package]) -> dict[str, Any]:
     """Return the CycloneDX document; equal packages give an equal document."""
-    own = Package(project["name"], project["version"], "Apache-2.0", (), is_required=True)
+    own = Package(project["name"], project.get("version", VERSION), "Apache-2.0", (), is_required=True)
     references = {package.name: package.reference for package in packages}
     direct = sorted(_required_names(project["dependencies"], ()))
     edges = [(own.reference, direct), *((package.reference, package.requires) for package in packages)]

@@ -27,7 +27,7 @@ def test_every_row_has_a_reader_a_home_and_a_description(name):
 
 def test_the_catalog_lists_the_table():
     assert set(table()) <= set(catalog.DATASETS)
-    assert len(table()) == 55
+    assert len(table()) == 56
 
 
 @pytest.mark.parametrize("name", [name for name in table() if name not in DOWNLOADED])
