@@ -43,13 +43,13 @@ ANGLES = (0, 15, 30, 45, 60)
 
 def amazon(folder: Path) -> Dataset:
     """Reviews of four kinds of products."""
-    frame = pd.read_parquet(folder / "amazon_blitzer.parquet")[["text", "label", "domain"]]
+    frame = pd.read_parquet(folder / "amazon_blitzer.parquet", columns=["text", "label", "domain"])
     return read_frame(frame).limited(TEXTS)
 
 
 def mnli(folder: Path) -> Dataset:
     """Pairs of sentences of five genres."""
-    frame = pd.read_parquet(folder / "mnli_pada.parquet")[["premise", "hypothesis", "label", "domain"]]
+    frame = pd.read_parquet(folder / "mnli_pada.parquet", columns=["premise", "hypothesis", "label", "domain"])
     return read_frame(frame).limited(TEXTS)
 
 
