@@ -1,6 +1,6 @@
 """Run jobs with an engine; a rerun skips finished runs and resumes the others."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -61,6 +61,8 @@ def run_all(
     queue = [job for job in jobs if job.id not in records]
     queue = queue if allowance is None else allowance.order(queue)
     with locked(out) if parallel.is_first() else nullcontext():
+        if parallel.is_first():
+            _remove_checkpoints(out, records)
         while queue:
             timing.expect(queue)
             with closing((engine or Local()).run(queue, workspace, watch=watch, keep=keep)) as runs:
@@ -81,6 +83,13 @@ def run_all(
     if allowance is not None:
         left_out = parallel.from_first(lambda: {job.id for job in jobs if allowance.is_left_out(job)})
     return [records[job.id] for job in jobs if str(job.spec) not in diverged and job.id not in left_out]
+
+
+def _remove_checkpoints(out: Path, finished: Collection[str]) -> None:
+    """Delete checkpoints of finished runs: their process ended before it could."""
+    for path in (out / "checkpoints").glob("*.safetensors*"):
+        if path.name.partition(".")[0] in finished:
+            path.unlink(missing_ok=True)
 
 
 def launch(

@@ -279,3 +279,15 @@ def test_finished_runs_are_not_built_again(workspace, specs, tmp_path, monkeypat
     run_specs([spec], workspace, tmp_path)
     monkeypatch.setattr(resolving, "try_build", lambda *_: pytest.fail("it was built"))
     run_specs([spec], workspace, tmp_path)
+
+
+def test_checkpoints_that_a_killed_process_left_are_removed(workspace, specs, tmp_path):
+    records = run_specs([specs[0]], workspace, tmp_path)
+    folder = tmp_path / "checkpoints"
+    folder.mkdir(exist_ok=True)
+    kept = folder / "0123456789abcdef.safetensors"  # of a run that is not finished
+    left = [folder / f"{records[0].id}.safetensors{end}" for end in ("", ".previous")]
+    for path in (kept, *left):
+        path.write_bytes(b"x")
+    assert run_specs([specs[0]], workspace, tmp_path) == records
+    assert list(folder.iterdir()) == [kept]
