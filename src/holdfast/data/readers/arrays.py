@@ -62,6 +62,8 @@ def _load(path: Path, columns: Mapping[str, str], need: Collection[str]) -> dict
                 name = named if named in file.files else find(file.files, [named.lower()] if named else wanted)
                 if name is not None and named != "":
                     arrays[role] = file[name]
+                    if not isinstance(arrays[role], np.ndarray):  # numpy returns the bytes of other files
+                        raise ValueError(f"'{name}' is not an array")
                 elif named or role == "features" or role in need:
                     array, fix = f"array{f' {named!r}' if named else ''}", f"name it with --column {role}=NAME"
                     raise BadInput(f"{path} has no {role} {array}: it has {listed(file.files)}; {fix}")

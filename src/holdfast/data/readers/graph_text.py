@@ -157,6 +157,8 @@ def parse_layout(files: Files, prefix: str, where: str) -> Parsed:
     for name, rows in (("node_labels", tags), ("node_attributes", attributes)):
         if rows is not None and len(rows) != len(graph_of):
             raise BadInput(f"{where}: {prefix}_{name}.txt has {len(rows)} lines for {len(graph_of)} nodes: fix it")
+    if not len(labels):
+        raise BadInput(f"{where}: {prefix}_graph_labels.txt is empty: write the class of every graph, one per line")
     if len(labels) > MAX_GRAPHS:
         raise BadInput(f"{where} has {len(labels)} graphs, above the limit {MAX_GRAPHS:,}: split it into several sets")
     valid = len(graph_of) and 0 <= graph_of.min() <= graph_of.max() < len(labels)

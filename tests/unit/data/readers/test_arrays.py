@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,9 @@ def test_damaged_files_are_rejected(tmp_path):
         path.write_bytes(damaged)
         assert "data.npz" in refusal(path)
     assert "does not exist" in refusal(tmp_path / "none.npz")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", b"not an array")
+    assert "'x' is not an array" in refusal(path)
 
 
 def test_objects_are_never_unpickled(tmp_path):

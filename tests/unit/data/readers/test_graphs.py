@@ -134,6 +134,7 @@ def test_invalid_line_is_reported(tmp_path, text):
         ("graph_indicator", "1\n2\n1\n2\n2\n2\n", "graphs 1 to 2 in order"),
         ("graph_labels", "1\n2\n3\n", "graphs 1 to 3 in order"),
         ("graph_labels", "a\nb\n", "graph_labels.*not a number"),
+        ("graph_labels", " \n", r"graph_labels\.txt is empty"),
         ("node_labels", "1\n2\n", "has 2 lines for 6 nodes"),
         ("graph_indicator", "1\n1\n1\n2\n2\n3000000000\n", "graphs 1 to 2 in order"),
         ("graph_indicator", "1\n1\n1\n2\n2\n900000000000000000\n", "line 6 has '9.*expected integers"),
