@@ -1,8 +1,10 @@
 """Benchmark `domainbed`: `holdfast compare` against a loop in the manner of DomainBed, end to end in a process each.
 
 The reference trains the same ResNet on the same image files: one endless loader with worker processes per domain, which
-decodes and transforms every image again with Pillow, fp32, the loss read in every step, and an evaluation of both
-splits of all domains at every check. `python -m holdfast.bench.domainbed` runs it; its plan is read from stdin as JSON.
+decodes every image again and applies DomainBed's training transforms to it with Pillow, fp32, the loss read in every
+step, and an evaluation of both splits of all domains at every check, by loaders whose workers stay alive. `compare`
+trains with `augment=domainbed`, the same transforms. Evaluation decodes and resizes only, on both sides.
+`python -m holdfast.bench.domainbed` runs the reference; its plan is read from stdin as JSON.
 """
 
 from __future__ import annotations
@@ -21,17 +23,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageEnhance
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from holdfast.bench.harness import Result
+from holdfast.data.augment import crop_boxes
 from holdfast.nn.backbones.resnet import ResNet
 from holdfast.nn.backbones.small import IMAGENET
 
 HELD_OUT = 0.2  # share of every domain that validates
 LR = 5e-5
+JITTER = 0.3  # largest change of brightness, contrast, saturation and hue
+GREY = 0.1  # share of images that become grey
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,7 @@ def _command(plan: Plan, targets: Sequence[str], name: str) -> list[str]:
         "encoder.stem": plan.stem, "encoder.size": plan.pixels,
         "plan.targets": json.dumps(list(targets)), "every": plan.steps // plan.checks, "average": "none",
         "encoder.statistics": "batch", "schedule": "constant", "warmup": 0, "optimizer": "adam", "weight_decay": 0,
+        "augment": "domainbed",
     }  # fmt: skip
     words = [sys.executable, "-m", "holdfast", "compare", f"{plan.folder}/images", "--methods", "erm", "--seeds", "1"]
     words += [
@@ -134,10 +140,10 @@ def _seconds(command: list[str], text: str, cache: Path) -> float:
 
 
 class _Files(Dataset[tuple[Tensor, int]]):
-    """Image files that are decoded, resized and normalised at every access."""
+    """Image files that are decoded, resized or augmented, and normalised at every access."""
 
-    def __init__(self, files: Sequence[tuple[Path, int]], pixels: int) -> None:
-        self.files, self.pixels = list(files), pixels
+    def __init__(self, files: Sequence[tuple[Path, int]], pixels: int, *, augment: bool) -> None:
+        self.files, self.pixels, self.augment = list(files), pixels, augment
 
     def __len__(self) -> int:
         return len(self.files)
@@ -145,10 +151,52 @@ class _Files(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         path, label = self.files[index]
         with Image.open(path) as file:
-            image = file.convert("RGB").resize((self.pixels, self.pixels), Image.Resampling.BILINEAR)
+            image = file.convert("RGB")
+        if self.augment:
+            image = random_view(image, self.pixels)
+        else:
+            image = image.resize((self.pixels, self.pixels), Image.Resampling.BILINEAR)
         x = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
         mean, std = (torch.tensor(values).view(3, 1, 1) for values in IMAGENET)
         return (x - mean) / std, label
+
+
+def random_view(image: Image.Image, pixels: int) -> Image.Image:
+    """Crop, flip, jitter and convert to grey as DomainBed does, with random numbers of torch.
+
+    A crop has 70 to 100 % of the area; the four colour changes have a random order.
+    """
+    (width, height), draw = image.size, torch.empty(()).uniform_
+    top, left, high, wide = crop_boxes(1, height / width, torch.default_generator)[0].tolist()
+    w, h = max(1, round(wide * width)), max(1, round(high * height))
+    x, y = min(round(left * width), width - w), min(round(top * height), height - h)
+    image = image.crop((x, y, x + w, y + h)).resize((pixels, pixels), Image.Resampling.BILINEAR)
+    if draw(0, 1).item() < 0.5:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    changes = (_brightness, _contrast, _saturation, turn_hue)
+    for i in torch.randperm(len(changes)).tolist():
+        centre = 0 if changes[i] is turn_hue else 1
+        image = changes[i](image, draw(centre - JITTER, centre + JITTER).item())
+    return image.convert("L").convert("RGB") if draw(0, 1).item() < GREY else image
+
+
+def _brightness(image: Image.Image, factor: float) -> Image.Image:
+    return ImageEnhance.Brightness(image).enhance(factor)
+
+
+def _contrast(image: Image.Image, factor: float) -> Image.Image:
+    return ImageEnhance.Contrast(image).enhance(factor)
+
+
+def _saturation(image: Image.Image, factor: float) -> Image.Image:
+    return ImageEnhance.Color(image).enhance(factor)
+
+
+def turn_hue(image: Image.Image, shift: float) -> Image.Image:
+    """Rotate the hue by `shift`, a fraction of a full circle."""
+    hue, saturation, value = image.convert("HSV").split()
+    turned = np.asarray(hue) + np.uint8(round(shift * 255) % 256)  # uint8 wraps around, as the circle does
+    return Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
 
 
 def reference(plan: Plan) -> list[float]:
@@ -159,7 +207,8 @@ def reference(plan: Plan) -> list[float]:
     optimizer = torch.optim.Adam(network.parameters(), lr=LR)
     splits = _splits(plan)
     trained = [files for _, (files, _) in zip(range(plan.domains - 1), splits, strict=False)]
-    loaders = [_endless(_Files(files, plan.pixels), plan) for files in trained]
+    loaders = [_endless(_Files(files, plan.pixels, augment=True), plan) for files in trained]
+    scored = [_scored(files, plan) for pair in splits for files in pair]
     accuracies: list[float] = []
     for step in range(plan.steps):
         batches = [next(loader) for loader in loaders]
@@ -170,7 +219,7 @@ def reference(plan: Plan) -> list[float]:
         optimizer.step()
         loss.item()
         if (step + 1) % (plan.steps // plan.checks) == 0:
-            accuracies = [_accuracy(network, files, plan, device) for pair in splits for files in pair]
+            accuracies = [_accuracy(network, loader, device) for loader in scored]
     return accuracies
 
 
@@ -204,13 +253,21 @@ def _endless(files: _Files, plan: Plan) -> Iterator[Any]:
     yield from DataLoader(files, plan.batch, sampler=sampler, num_workers=plan.workers, drop_last=True)
 
 
+def _scored(files: list[tuple[Path, int]], plan: Plan) -> DataLoader[Any]:
+    """Return a loader for evaluation, whose workers stay alive between checks."""
+    dataset = _Files(files, plan.pixels, augment=False)
+    return DataLoader(dataset, 64, num_workers=plan.workers, persistent_workers=plan.workers > 0)
+
+
 @torch.no_grad()
-def _accuracy(network: nn.Module, files: list[tuple[Path, int]], plan: Plan, device: torch.device) -> float:
+def _accuracy(network: nn.Module, loader: DataLoader[Any], device: torch.device) -> float:
     network.eval()
-    loader = DataLoader(_Files(files, plan.pixels), 64, num_workers=plan.workers)
-    right = sum(float((network(x.to(device)).argmax(1) == y.to(device)).sum().item()) for x, y in loader)
+    right, count = 0, 0
+    for x, y in loader:
+        right += int((network(x.to(device)).argmax(1) == y.to(device)).sum().item())
+        count += len(y)
     network.train()
-    return right / max(1, len(files))
+    return right / max(1, count)
 
 
 if __name__ == "__main__":

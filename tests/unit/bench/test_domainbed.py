@@ -3,11 +3,14 @@
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from holdfast.bench import domainbed, scaling
 from holdfast.bench.domainbed import CPU, GPU, Plan
+from holdfast.data.augment import adjust_hue
 
 SMALL = {"pixels": 16, "images": 12, "batch": 2, "steps": 2, "checks": 1, "workers": 0, "repeats": 2}
 
@@ -22,6 +25,40 @@ def test_the_reference_trains_and_scores_both_splits_of_all_domains(tmp_path: Pa
     accuracies = domainbed.reference(_plan(tmp_path))
     assert len(accuracies) == 2 * CPU.domains
     assert all(0 <= value <= 1 for value in accuracies)
+
+
+def test_training_images_are_random_views_and_evaluated_ones_are_not(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    files = domainbed._splits(_plan(tmp_path))[0][0]
+    augmented, plain = (domainbed._Files(files, 16, augment=value) for value in (True, False))
+    assert augmented[0][0].shape == plain[0][0].shape == (3, 16, 16)
+    assert not torch.equal(augmented[0][0], augmented[0][0])
+    assert torch.equal(plain[0][0], plain[0][0])
+
+
+def test_random_views_have_the_published_distribution() -> None:
+    """Crops, flips, jitter and grey of one image whose red and green encode the position."""
+    torch.manual_seed(0)
+    ramp = np.linspace(60, 180, 64).astype(np.uint8)
+    pixels = np.stack([np.tile(ramp, (64, 1)), np.tile(ramp, (64, 1)).T, np.full((64, 64), 20, np.uint8)], 2)
+    views = [np.asarray(domainbed.random_view(Image.fromarray(pixels), 32), float) for _ in range(400)]
+    grey = np.mean([np.ptp(view, axis=2).max() == 0 for view in views])
+    assert 0.05 < grey < 0.16
+    light = np.array([view.mean() for view in views]) / pixels.mean()
+    assert light.min() < 0.8
+    assert light.max() > 1.2
+    wide = np.array([view.sum(2)[:, 0].mean() - view.sum(2)[:, -1].mean() for view in views])
+    assert 0.4 < np.mean(wide > 0) < 0.6  # mirrored: bright left
+
+
+def test_a_rotation_of_the_hue_agrees_with_that_of_tensors() -> None:
+    colours = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    turned = np.asarray(domainbed.turn_hue(Image.fromarray(colours), 0.2), float) / 255
+    x = torch.from_numpy(colours).permute(2, 0, 1)[None].float() / 255
+    expected = adjust_hue(x, torch.tensor([0.2]))[0].permute(1, 2, 0).numpy()
+    assert np.abs(turned - expected).max() < 0.05  # HSV of Pillow has 8 bits
+    same = np.asarray(domainbed.turn_hue(Image.fromarray(colours), 0.0), int)
+    assert np.abs(same - colours.astype(int)).max() <= 6
 
 
 def test_ratios_compare_the_same_number_of_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,6 +77,7 @@ def test_ratios_compare_the_same_number_of_targets(tmp_path: Path, monkeypatch: 
     assert all(r.bar is None for r in results)
     one, every = commands[1], commands[3]
     assert 'plan.targets=["d3"]' in one
+    assert "augment=domainbed" in one
     assert 'plan.targets=["d0", "d1", "d2", "d3"]' in every
     gpu = domainbed.measure(Plan(**{**asdict(GPU), "folder": str(tmp_path)}))
     assert [r.bar for r in gpu] == [3.0, None, 6.0]
