@@ -20,7 +20,14 @@ from pathlib import Path
 from tests.e2e.conftest import write_reviews
 
 ROOT = Path(__file__).resolve().parents[1]
-NEEDED = ("py.typed", "report/page.html", "serve/docs.html", "data/known/sets.toml", "cli/__init__.py")
+NEEDED = (
+    "py.typed",
+    "report/base.html",
+    "report/page.html",
+    "serve/docs.html",
+    "data/known/sets.toml",
+    "cli/__init__.py",
+)
 ROOTS = {"holdfast"}  # folders that a wheel may have, next to its metadata
 SMALL = ["--methods", "erm", "--encoder", "bilstm", "--set", "encoder.hidden=8", "--steps", "4", "--batch", "4"]
 

@@ -11,7 +11,7 @@ import pytest
 import holdfast.report
 from holdfast.catalog.analyses import ANALYSES
 from holdfast.core.errors import BadInput
-from holdfast.report.page import write_report
+from holdfast.report.page import write_audit, write_report, write_watch
 from holdfast.report.table import rows
 from holdfast.report.words import SOURCE_NOTE, headline
 from tests.unit.report.drawing import SCRIPT
@@ -65,6 +65,21 @@ def test_report_has_the_table_and_loads_nothing_from_the_network(tmp_path):
     assert "default-src 'none'" in text
     for text_part in ("one row was dropped", "minilm", "reviews", "leave-one-out", "0, 1", "Test CPU", "0.1.0 abc"):
         assert text_part in text
+
+
+def test_reports_audits_and_watches_share_one_frame(tmp_path):
+    common = {"title": "A report", "headline": "Fine.", "grids": [], "notes": []}
+    audit = write_audit(tmp_path / "audit.html", **common, advice=["do this"]).read_text(encoding="utf-8")
+    watch = write_watch(tmp_path / "watch.html", **common, alerts=[], figures=[]).read_text(encoding="utf-8")
+    frames = []
+    for text in (written(tmp_path, leave_one_out()), audit, watch):
+        before, rest = text.split("<h1>A report</h1>\n")
+        frames.append((before, rest.split("</main>\n")[1]))
+    assert frames[0] == frames[1] == frames[2]
+    before, after = frames[0]
+    for part in ("<title>A report</title>", "prefers-color-scheme: dark", "@media print", 'class="theme"'):
+        assert part in before
+    assert "beforeprint" in after
 
 
 def test_single_sources_have_validation_columns(tmp_path):
