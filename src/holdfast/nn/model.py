@@ -13,6 +13,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
 from holdfast.nn.adapters import adapter_rank, add_adapters
 from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.cast import weights_cast_once
 from holdfast.nn.experts.graft import ExpertsNeck, expert_layers
 from holdfast.nn.graft.insert import Attachable, prompt_parameters
 from holdfast.nn.memory.recall import Recall
@@ -73,8 +74,12 @@ class Model(nn.Module):
 
     def encode(self, x: Inputs, *, backbone: nn.Module | None = None) -> Tensor:
         """Return the features (b, d) of this backbone, or of another one."""
+        network = self.backbone if backbone is None else backbone
         with self._autocast():
-            return (self.backbone if backbone is None else backbone)(x)
+            if not torch.is_autocast_enabled("cuda"):  # a launch costs nothing on a CPU
+                return network(x)
+            with weights_cast_once(network):
+                return network(x)
 
     def apply_neck(self, z: Tensor) -> Tensor:
         """Return the features (b, d) after the neck, in full precision for the head."""
