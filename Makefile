@@ -62,7 +62,7 @@ bench: $(READY)
 
 bench-gpu: $(READY)
 	$(BIN)/python -m pytest -q -m gpu tests
-	for name in loop domainbed scaling; do \
+	for name in loop gpu domainbed scaling; do \
 		$(BIN)/holdfast bench $$name --device cuda --json > results/bench/$$name-cuda.json || echo "$$name: a target is missed"; \
 	done
 

@@ -129,13 +129,13 @@ def busy(function: Callable[[], object], device: torch.device) -> float:
     return sum(event.self_device_time_total for event in profiler.key_averages()) / 1e6
 
 
-def attempt(case: str, measure: Callable[[], float], *, bar: float | None) -> Result:
+def attempt(case: str, measure: Callable[[], float], *, bar: float | None, at_least: bool = False) -> Result:
     """Measure one case; a failure becomes its error message, so that the other cases are still measured."""
     try:
-        return Result(case, measure(), bar=bar)
+        return Result(case, measure(), bar=bar, at_least=at_least)
     except Exception as error:
         message = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return Result(case, float("nan"), bar=bar, error=message[:400])
+        return Result(case, float("nan"), bar=bar, at_least=at_least, error=message[:400])
 
 
 def captured(function: Callable[[], object], device: torch.device) -> Callable[[], object]:

@@ -17,6 +17,7 @@ _ABOUT = {  # function in holdfast.bench, description
         "engines:run_cluster", "200 tiny runs on two Ray nodes, compared with the extrapolation from fewer runs"),
     "domainbed": (
         "domainbed:run", "`compare` end to end, compared with a loop like that of DomainBed on the same images"),
+    "gpu": ("gpu:run", "training steps of ResNet-50 and ViT-S/16, and small runs at once, compared with one by one"),
     "scaling": ("scaling:run", "growth of cost with steps, batch, domains, slots, experts and runs, as exponents"),
     "serve": ("serve:run", "server with 32 clients, compared with offline prediction"),
     "tables": ("tables:run", "1 million rows of 50 mixed columns: read, audited and prepared, time and memory"),

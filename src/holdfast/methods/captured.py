@@ -65,6 +65,7 @@ class CudaRecorder:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
+            caught.clear()  # torch warns that this mode is a prototype
             try:
                 yield locations
             finally:
@@ -78,14 +79,21 @@ class CudaRecorder:
     def record(self, function: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
         """Capture a function without running it; return its result, which every replay overwrites, and the replay."""
         graph = torch.cuda.CUDAGraph()
-        with (
-            GRAPH_LOCK,
-            torch.cuda.device(self.device),
-            torch.cuda.graph(
-                graph, pool=self.pool, stream=side_stream(self.device, "capture"), capture_error_mode="thread_local"
-            ),
-        ):
-            result = function()
+        try:
+            with (
+                GRAPH_LOCK,
+                torch.cuda.device(self.device),
+                torch.cuda.graph(
+                    graph, pool=self.pool, stream=side_stream(self.device, "capture"), capture_error_mode="thread_local"
+                ),
+            ):
+                result = function()
+        except (RuntimeError, torch.OutOfMemoryError):
+            # torch leaves the generator of the device in a capture, and every later random draw would fail
+            index = torch.cuda.current_device() if self.device.index is None else self.device.index
+            fresh = torch.Generator(self.device).graphsafe_get_state()
+            torch.cuda.default_generators[index].graphsafe_set_state(fresh)
+            raise
         return result, graph.replay
 
 

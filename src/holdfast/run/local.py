@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -152,8 +153,9 @@ class _Worker:
 
 
 def _send(connection: Connection, message: Any) -> None:
+    content = pickle.dumps(message)  # `send` would share the memory of tensors, which works with child processes only
     with suppress(ConnectionError):  # the worker died, which the next `recv` notices
-        connection.send(message)
+        connection.send_bytes(content)
 
 
 def _environment(workspace: Workspace, index: int) -> dict[str, str]:

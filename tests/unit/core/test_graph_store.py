@@ -65,6 +65,7 @@ def test_a_bad_graph_among_many_is_named_as_before() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_batch_is_gathered_on_the_device_without_waiting() -> None:
     graphs = _graphs(7)
     store = GraphStore.build(graphs).to("cuda")

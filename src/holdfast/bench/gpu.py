@@ -1,0 +1,163 @@
+"""Benchmark `gpu`: training steps as users get them, and many small runs that share one GPU.
+
+Steps include drawing the batch. Times are in milliseconds, because their targets are; for runs at once the ratio is
+the throughput, start-up of the workers included, relative to one run after another. On a CPU everything is tiny.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from holdfast.bench.harness import Result, attempt, one_thread, random_images, seconds
+from holdfast.core.seeds import generator, seeded
+from holdfast.core.store import TensorStore
+from holdfast.data.batches import Batches, Examples
+from holdfast.data.splits import Part
+from holdfast.data.synthetic import world
+from holdfast.methods.captured import captured_steps
+from holdfast.methods.erm import ERM
+from holdfast.methods.optim import Optimizer, OptimizerSettings
+from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.backbones.resnet import ResNet
+from holdfast.nn.heads import Linear
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
+from holdfast.protocols.fit import train_step
+from holdfast.run.execute import run_all
+from holdfast.run.local import Local
+from holdfast.run.resolve import Request, resolve
+from holdfast.run.settings import make_spec
+from holdfast.run.workspace import Workspace
+from holdfast.tasks.classify import Classify
+
+CLASSES, DOMAINS = 7, 3
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Size of the work: a GPU gets that of the published experiments."""
+
+    pixels: int = 224
+    depth: int = 50
+    layers: int = 12
+    resnet_batch: int = 96
+    vit_batch: int = 160
+    warmup: int = 8  # steps before timing, in which a step is captured
+    steps: int = 30
+    at_once: int = 15
+    runs: int = 45  # at once; a third of them one after another
+    run_steps: int = 300
+    text: str = "minilm"
+    rows: int = 400  # per domain
+
+
+GPU = Sizes()
+CPU = Sizes(
+    pixels=32, depth=18, layers=2, resnet_batch=6, vit_batch=6, warmup=1, steps=2, at_once=2, runs=3, run_steps=2,
+    text="bilstm", rows=12,
+)  # fmt: skip
+
+
+def run(device: torch.device) -> list[Result]:
+    """Measure steps, their speed without CUDA graphs, and runs at once."""
+    gpu = device.type == "cuda"
+    sizes = GPU if gpu else CPU
+    results = []
+    with one_thread():
+        for name, make, size, bar in (
+            ("ResNet", _resnet, sizes.resnet_batch, 20.0),
+            ("ViT-S/16", _vit, sizes.vit_batch, 21.0),
+        ):
+            times = {mode: step_seconds(make(sizes), size, sizes, device, mode) for mode in ("auto", "off")}
+            case = f"{name}, step of {size} images"
+            results += [
+                Result(f"{case}, ms", 1000 * times["auto"], bar=bar if gpu else None),
+                Result(f"{case}, captured/eager", times["auto"] / times["off"], bar=None),
+            ]
+    graphs: dict[str, Any] = {"encoder": "gin"}
+    texts: dict[str, Any] = {"encoder": sizes.text} | ({"tune": "full"} if gpu else {})
+    for kind, shift, settings in (("text", "vocabulary", texts), ("graph", "size", graphs)):
+        case = f"{kind} runs, throughput of {sizes.at_once} at once/one after another"
+        measure = partial(_gain, kind, shift, settings, sizes, device)
+        results.append(attempt(case, measure, bar=4.0 if gpu else None, at_least=True))
+    return results
+
+
+def step_seconds(backbone: Backbone, size: int, sizes: Sizes, device: torch.device, compile: str) -> float:
+    """Return the median duration of a training step in bf16 on a GPU, with the drawing of its batch."""
+    precision = "bf16" if device.type == "cuda" else "fp32"
+    model = Model(backbone, NoNeck(backbone.width), Linear(backbone.width, CLASSES), precision=precision).to(device)
+    make = partial(Optimizer, OptimizerSettings(optimizer="adam", lr=5e-5))
+    method = ERM(model, task=Classify(), optimizer=make).train()
+    data, each = random_images(4 * size, sizes.pixels, CLASSES, device), 4 * size // DOMAINS
+    parts = [Part(f"d{i}", np.arange(i * each, (i + 1) * each)) for i in range(DOMAINS)]
+    examples = Examples(TensorStore(data.x.cpu()), data.y.cpu(), [part.domain for part in parts], device=device)
+    batches = Batches(examples, parts, size // DOMAINS, generator=generator(0, "batches"))
+
+    def step() -> None:
+        train_step(method, next(batches))
+
+    with captured_steps(method, compile=compile):
+        for _ in range(sizes.warmup):
+            step()
+        groups = [seconds(lambda: [step() for _ in range(sizes.steps // 2)], device) for _ in range(3)]
+    return median(groups) / (sizes.steps // 2)
+
+
+def _resnet(sizes: Sizes) -> Backbone:
+    with seeded(0, "init"):
+        return ResNet(depth=sizes.depth, stem="large" if sizes.pixels >= 96 else "small", size=sizes.pixels)
+
+
+def _vit(sizes: Sizes) -> Backbone:
+    from transformers import ViTConfig
+
+    from holdfast.nn.backbones.pretrained import module_from_config
+    from holdfast.nn.backbones.vit import VisionTransformer
+
+    config: dict[str, Any] = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}
+    config |= {"num_hidden_layers": sizes.layers, "image_size": sizes.pixels, "patch_size": 16}
+    with seeded(0, "init"):
+        return VisionTransformer(module_from_config(ViTConfig(**config)), name="vit", size=sizes.pixels)
+
+
+def _gain(kind: str, shift: str, settings: dict[str, Any], sizes: Sizes, device: torch.device) -> float:
+    """Return the throughput of runs at once relative to one after another; both use the caches of a first run."""
+    workspace = Workspace(world(kind, shift, domains=DOMAINS + 1, size=sizes.rows), device=device)
+    few = max(1, sizes.runs // 3)
+    durations: dict[int, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        workspace.cache = Path(folder) / "cache"
+        timed = _timer(workspace, settings, sizes, Path(folder))
+        timed(1, 1)
+        for jobs, count in ((1, few), (sizes.at_once, sizes.runs)):
+            durations[jobs] = timed(jobs, count) / count
+    return durations[1] / durations[sizes.at_once]
+
+
+def _timer(workspace: Workspace, settings: dict[str, Any], sizes: Sizes, folder: Path) -> Callable[[int, int], float]:
+    """Return a function that trains a number of runs, at most `jobs` at once, and returns its duration."""
+    target = {"plan": "leave-one-out", "plan.targets": [workspace.dataset.domains[-1]]}
+    options = {**settings, **target, "batch": 16, "steps": sizes.run_steps, "every": max(1, sizes.run_steps // 3)}
+
+    def timed(jobs: int, count: int) -> float:
+        workspace.out = Path(tempfile.mkdtemp(dir=folder))
+        spec = make_spec(workspace.dataset, device=workspace.device, settings=options)
+        specs = [replace(spec, seed=seed) for seed in range(count)]
+        start = time.perf_counter()
+        records = run_all(resolve(Request(specs=specs), workspace), workspace, engine=Local(jobs))
+        elapsed = time.perf_counter() - start
+        assert len(records) == count
+        return elapsed
+
+    return timed
