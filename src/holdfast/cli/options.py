@@ -154,7 +154,8 @@ Engine = Annotated[str, typer.Option(help="Where runs execute: local, or ray for
 Jobs = Annotated[
     str | None,
     option(
-        "Concurrent runs on this machine, each with its share of the cores; auto is one per core, or one per GPU. "
+        "Concurrent runs on this machine, each with its share of the cores; auto is one per core; on a GPU, it is the "
+        "number that fits the memory, measured during the first run. "
         "[default: 1; compare uses all cores for runs over a minute with a frozen encoder]"
     ),
 ]

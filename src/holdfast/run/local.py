@@ -19,6 +19,7 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.protocols.resume import stop_all_if_requested, stop_at_signal, stop_if_requested
 from holdfast.record import RunRecord
+from holdfast.run.gpu_memory import Capacity
 from holdfast.run.jobs import MAX_ATTEMPTS, Job, Keep, Outcomes, cache_inputs, keep_all, run_job, worker_workspace
 from holdfast.run.mps import mps_daemon
 from holdfast.run.progress import ProgressListener
@@ -30,7 +31,7 @@ POLL_SECONDS = 0.2  # interval at which a request to stop is noticed
 
 @dataclass(frozen=True)
 class Local:
-    """At most `jobs` runs at once; 0 means one per core, or one per GPU."""
+    """At most `jobs` runs at once; 0 means one per core, or the number of runs that fit the memory of the GPUs."""
 
     jobs: int = 1
 
@@ -45,7 +46,8 @@ class Local:
         with stop_at_signal():
             if count > 1:
                 with mps_daemon(workspace.device, count) as variables:
-                    yield from _in_workers(jobs, workspace, watch=watch, count=count, keep=keep, variables=variables)
+                    options = {"count": count, "measured": not self.jobs, "variables": variables}
+                    yield from _in_workers(jobs, workspace, watch=watch, keep=keep, **options)
                 return
             cache_inputs([job for job in jobs if job.spec.tune == "frozen"], workspace)
             for job in jobs:
@@ -71,21 +73,29 @@ def cores() -> int:
 
 
 def parallel_runs(device: torch.device) -> int:
-    """Return the number of runs that use this machine fully: one per GPU, or one per core."""
-    return torch.cuda.device_count() if device.type == "cuda" else cores()
+    """Return the largest number of runs at once: one per core, at least one per GPU, whose memory may allow fewer."""
+    return max(cores(), torch.cuda.device_count()) if device.type == "cuda" else cores()
 
 
 def _in_workers(
     jobs: Sequence[Job], workspace: Workspace, *, watch: ProgressListener, count: int, keep: Keep,
-    variables: Mapping[str, str],
+    measured: bool, variables: Mapping[str, str],
 ) -> Outcomes:  # fmt: skip
-    """Yield outcomes as they arrive; a job whose worker died is queued again and resumes from its checkpoint."""
+    """Yield outcomes as they arrive; a job whose worker died is queued again and resumes from its checkpoint.
+
+    With `measured`, workers on a GPU start as its memory allows, up to `count`.
+    """
     shared = worker_workspace(jobs, workspace, threads=max(1, cores() // count))
     waiting, deaths = deque(jobs), Counter()
-    workers = [_Worker(shared, index, variables) for index in range(count)]
+    gpus = torch.cuda.device_count() if measured and workspace.device.type == "cuda" else count
+    capacity = Capacity(gpus, count)
+    workers: list[_Worker] = []
     try:
         while waiting or any(worker.job for worker in workers):
             stop_if_requested()
+            idle = sum(worker.job is None for worker in workers)
+            for index in range(len(workers), min(capacity.count, len(workers) - idle + len(waiting))):
+                workers.append(_Worker(shared, index, variables))
             for worker in workers:
                 while worker.job is None and waiting:
                     if keep(waiting[0]):
@@ -109,6 +119,8 @@ def _in_workers(
                     continue
                 if kind == "steps":
                     watch.worker_steps(job.id, job.name, content, job.steps)
+                elif kind == "memory":
+                    capacity.add(worker.index, content)
                 elif kind == "failed":
                     raise RuntimeError(f"{job.name} failed in a worker:\n{content}")
                 else:

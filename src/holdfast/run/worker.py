@@ -13,7 +13,10 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch
+
 from holdfast.protocols.resume import Interrupted, request_stop
+from holdfast.run.gpu_memory import MEASURED_STEPS, measure
 from holdfast.run.jobs import Job, StepReporter, run_job
 
 PROGRESS_INTERVAL = 0.5  # interval between two reports of the steps of a run
@@ -27,13 +30,32 @@ def main(connection: Connection) -> None:
     threading.Thread(target=_receive, args=(connection, jobs), daemon=True).start()
     workspace.worker.install()
     while (job := jobs.get()) is not None:
-        tick = StepReporter(lambda steps: _send(connection, "steps", steps), time.monotonic, PROGRESS_INTERVAL)
+        report = _Reports(connection, workspace.device)
         try:
-            _send(connection, "done", run_job(job, workspace, tick=tick))
+            outcome = run_job(job, workspace, tick=StepReporter(report.steps, time.monotonic, PROGRESS_INTERVAL))
+            report.memory()
+            _send(connection, "done", outcome)
         except Interrupted:
             return
         except Exception:
             _send(connection, "failed", traceback.format_exc())
+
+
+class _Reports:
+    """Sends the progress of a run, and the memory of this process once a few steps are done."""
+
+    def __init__(self, connection: Connection, device: torch.device) -> None:
+        self.connection, self.device, self.measured = connection, device, False
+
+    def steps(self, count: int) -> None:
+        _send(self.connection, "steps", count)
+        if count >= MEASURED_STEPS and not self.measured:
+            self.memory()
+
+    def memory(self) -> None:
+        self.measured = True
+        if (usage := measure(self.device)) is not None:
+            _send(self.connection, "memory", usage)
 
 
 def _receive(connection: Connection, jobs: queue.SimpleQueue[Job | None]) -> None:

@@ -120,8 +120,8 @@ def test_closing_early_ends_all_workers_and_saves_the_run(workspace, specs, tmp_
     started = []
     build = processes._Worker.__init__
 
-    def init(worker, shared, index):
-        build(worker, shared, index)
+    def init(worker, shared, index, variables):
+        build(worker, shared, index, variables)
         started.append(worker.process)
 
     monkeypatch.setattr(processes._Worker, "__init__", init)
@@ -239,10 +239,12 @@ def test_missing_ray_raises_with_the_install_command(workspace, specs, tmp_path,
         run_specs(specs[:1], workspace, tmp_path, engine=Ray())
 
 
-def test_one_run_per_gpu(monkeypatch):
+def test_at_most_one_run_per_core_and_at_least_one_per_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(processes, "cores", lambda: 8)
+    assert parallel_runs(torch.device("cuda")) == parallel_runs(torch.device("cpu")) == 8
+    monkeypatch.setattr(processes, "cores", lambda: 2)
     assert parallel_runs(torch.device("cuda")) == 3
-    assert parallel_runs(torch.device("cpu")) == cores()
 
 
 IMAGES = {"encoder.size": 32}
