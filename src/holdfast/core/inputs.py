@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from holdfast.core.ragged import cat_padded
 
+PINNED_BYTES = 2**16  # of tensors that are copied to a GPU from pinned memory; smaller ones are staged by the driver
 Rows = Any  # a slice, a list of ints or a tensor of ints
 
 
@@ -126,9 +128,28 @@ def take(x: Any, rows: Rows) -> Any:
 
 
 def to(x: Any, device: torch.device | str) -> Any:
-    """Copy the inputs to a device."""
-    # only copies to the GPU may be asynchronous: the CPU would read a tensor before it has arrived
-    return map_tensors(lambda t: t.to(device, non_blocking=torch.device(device).type == "cuda"), x)
+    """Copy the inputs to a device; copies to a GPU run while the CPU continues and the GPU computes."""
+    device = torch.device(device)
+    if device.type != "cuda":  # the CPU would read a tensor before it has arrived
+        return map_tensors(lambda t: t.to(device), x)
+    return map_tensors(lambda t: _to_gpu(t, device), x)
+
+
+def _to_gpu(t: Tensor, device: torch.device) -> Tensor:
+    """Copy large tensors from pinned memory on a stream of their own: other copies wait until the GPU is idle."""
+    if t.is_cuda or t.nbytes < PINNED_BYTES:
+        return t.to(device, non_blocking=True)
+    stream, current = _copy_stream(device), torch.cuda.current_stream(device)
+    with torch.cuda.stream(stream):
+        copied = (t if t.is_pinned() else t.pin_memory()).to(device, non_blocking=True)
+    current.wait_stream(stream)
+    copied.record_stream(current)  # its memory is reused only after the work that reads it
+    return copied
+
+
+@cache
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def cat(batches: Sequence[Any]) -> Any:

@@ -39,23 +39,27 @@ class Store(ABC):
 
 
 class TensorStore(Store):
-    """Rows of one tensor: features, or images as uint8."""
+    """Rows of one tensor: features, or images as uint8; batches are `pinned` in memory if they are copied to a GPU."""
 
-    def __init__(self, data: Tensor) -> None:
-        self.data = data
+    def __init__(self, data: Tensor, *, pinned: bool = False) -> None:
+        self.data, self.pinned = data, pinned
 
     def __len__(self) -> int:
         return len(self.data)
 
     def take(self, rows: Tensor) -> Tensor:
-        return self.data.index_select(0, rows.to(self.data.device))
+        rows = rows.to(self.data.device)
+        if not self.pinned:
+            return self.data.index_select(0, rows)
+        batch = torch.empty((len(rows), *self.data.shape[1:]), dtype=self.data.dtype, pin_memory=True)
+        return torch.index_select(self.data, 0, rows, out=batch)
 
     def to(self, device: torch.device | str) -> TensorStore:
         """Move all rows, unless they need too much GPU memory; then batches are copied one by one."""
         if torch.device(device).type == "cuda" and not self.data.is_cuda:
             free, _ = torch.cuda.mem_get_info(device)
             if self.data.nbytes > SHARE * free:
-                return self
+                return TensorStore(self.data, pinned=True)
         return TensorStore(self.data.to(device))
 
 

@@ -141,8 +141,8 @@ class Examples:
         return self.y.index_select(0, inputs.to(rows, self.device))
 
     def inputs_and_targets(self, rows: Tensor) -> tuple[Inputs, Tensor]:
-        """Return inputs and targets; row indices of a tensor store are moved to the device once."""
-        if isinstance(self.store, TensorStore):
+        """Return inputs and targets; row indices of a tensor store on the device are moved there once."""
+        if isinstance(self.store, TensorStore) and self.store.data.device.type == self.device.type:
             rows = inputs.to(rows, self.device)
         return self.inputs(rows), self.targets(rows)
 

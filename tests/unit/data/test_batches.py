@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from holdfast.core.store import TensorStore
@@ -41,3 +42,24 @@ def test_batch_composition_depends_on_the_seed():
     first, again, other = (examples().map(mean, ROWS, prediction_batch=(3, seed)) for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+@pytest.mark.gpu
+def test_a_large_set_is_copied_from_pinned_memory(monkeypatch):
+    """Rows are gathered on the CPU, and copies do not wait for the GPU."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1, 1))
+    data = torch.arange(4000.0)[:, None].repeat(1, 300)
+    examples = Examples(TensorStore(data), torch.arange(4000), (), device="cuda")
+    assert examples.store.take(torch.arange(3)).is_pinned()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        batches = [(at, x, y) for at, x, y in examples.iter_batches(np.arange(4000))]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len(batches) > 1
+    for at, x, y in batches:
+        assert x.is_cuda
+        assert torch.equal(x.cpu(), data[at])
+        assert torch.equal(y.cpu(), at)
+    values = examples.map(lambda x: x.sum(1), np.arange(4000)[::-1].copy())
+    assert torch.equal(values, data.sum(1).flip(0))

@@ -106,7 +106,10 @@ def test_workspace_reads_the_cache(images, tmp_path):
 def test_large_store_stays_on_the_host(monkeypatch):
     store = TensorStore(torch.zeros(10, 3, 4, 4, dtype=torch.uint8))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (480 * 4 - 1, 0))
-    assert store.to("cuda") is store
+    on_host = store.to("cuda")
+    assert on_host.data is store.data
+    assert on_host.pinned  # batches are copied to the GPU from pinned memory
+    assert not store.to("cpu").pinned
     assert store.to("cpu").take(torch.tensor([1])).shape == (1, 3, 4, 4)
 
 
