@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 Edges = Sequence[tuple[int, int]]
 
@@ -63,3 +67,10 @@ def write_layout(folder: Path, name: str, graphs: Sequence[tuple[int, Edges, obj
     for kind, lines in files.items():
         (folder / f"{name}_{kind}.txt").write_text("\n".join(lines) + "\n")
     return folder
+
+
+def geometric() -> Any:
+    """Import torch-geometric, whose import uses deprecated parts of torch."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("torch_geometric", reason="torch-geometric is not installed")

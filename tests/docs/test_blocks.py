@@ -18,10 +18,9 @@ from PIL import Image
 from holdfast.catalog.protocols import PLANS, SELECTIONS
 from holdfast.cli import ClickException, app, main
 from holdfast.data.readers.columns import PAIRS, SYNONYMS
-from holdfast.nn.backbones.graph import geometric
 from tests.annotated import tagged_sentences, write_conll, write_corpus, write_names, write_questions
 from tests.e2e.conftest import write_reviews
-from tests.graphs import rings_and_stars, write_zip
+from tests.graphs import geometric, rings_and_stars, write_zip
 from tests.published import write_published
 from tests.talks import write_talks
 from tests.tiny import tiny_bert, tiny_vit

@@ -21,8 +21,9 @@ OLDEST = (3, 11)  # Python
 FREE_GB = 2.0  # a smaller cache or working folder is reported
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 PURPOSES = {  # extra -> what it adds
-    "graph": "graphs as examples", "molecules": "molecules in a column smiles", "minilm": "the text encoder minilm",
-    "mpnet": "the text encoder mpnet", "lite0": "the image encoder efficientnet-lite0",
+    "graph": "torch-geometric objects as examples", "molecules": "molecules in a column smiles",
+    "minilm": "the text encoder minilm", "mpnet": "the text encoder mpnet",
+    "lite0": "the image encoder efficientnet-lite0",
     "excel": "tables in .xlsx files", "lightgbm": "the method lightgbm", "ray": "runs on a cluster",
     "serve": "holdfast serve", "log": "training curves in TensorBoard or MLflow",
     "wandb": "training curves in Weights & Biases", "export": "holdfast export",

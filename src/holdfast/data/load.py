@@ -37,6 +37,7 @@ FORMS: dict[str, Reader] = {"tags": read_tags, "questions": read_questions, "cor
 def load_data(
     data: Source, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain"),
     data_dir: Path | None = None, form: str = "table", known: Mapping[str, Reader] = READERS, skip_bad: bool = False,
+    carry: Sequence[str] = (),
 ) -> Dataset:  # fmt: skip
     """Load a data set.
 
@@ -50,12 +51,13 @@ def load_data(
         form: what the task reads: `table`, `tags`, `questions` or `corpus`.
         known: readers of named data sets.
         skip_bad: leave rows of a table with bad cells out, with a note; else they are an error.
+        carry: columns of a DataFrame or an Excel file that the data set stores unchanged.
     """
     if isinstance(data, Dataset):
         return data
     data = as_frame(data)
     if isinstance(data, pd.DataFrame) and form == "table":
-        return read_frame(data, columns=columns, need=need, skip_bad=skip_bad)
+        return read_frame(data, columns=columns, need=need, skip_bad=skip_bad, carry=carry)
     if not isinstance(data, str | Path):
         kinds = "a path, the name of a data set or a Dataset" + (" or a DataFrame" if form == "table" else "")
         raise BadInput(f"data must be {kinds}, got a {type(data).__name__}: write it to a file")
@@ -64,6 +66,10 @@ def load_data(
     if "shift" in settings:  # the shift defines the domains
         need = [role for role in need if role != "domain"]
     reader = _reader(source, known, data_dir, form, columns, need, skip_bad)
+    if reader.func is read_excel:
+        reader = partial(reader, carry=carry)
+    elif carry:
+        raise _no_columns(data)
     parameters = inspect.signature(reader).parameters.values()
     accepted = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in reader.keywords]
     for key in settings:
@@ -91,13 +97,16 @@ def load_chunks(
         if reader.func is read_table and not text:
             yield from table_chunks(*reader.args, **reader.keywords, rows=rows, carry=carry)
             return
-    if carry:
-        raise BadInput(
-            f"--with copies columns of a table in a csv, jsonl or parquet file, which {data} is not: remove it"
-        )
-    dataset = load_data(data, columns=columns, need=(), form=form, skip_bad=skip_bad)
+    if carry and isinstance(data, Dataset):
+        raise _no_columns(data.name)
+    dataset = load_data(data, columns=columns, need=(), form=form, skip_bad=skip_bad, carry=carry)
     for start in range(0, len(dataset), rows):
         yield dataset.subset(np.arange(start, min(start + rows, len(dataset))))
+
+
+def _no_columns(data: str | Path) -> BadInput:
+    """Return the error for columns to copy from data without columns."""
+    return BadInput(f"--with copies columns of a table in a csv, xlsx, jsonl or parquet file, not of {data}: remove it")
 
 
 def _reader(

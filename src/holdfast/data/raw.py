@@ -14,6 +14,7 @@ import torch
 
 from holdfast.core.files import file_digest
 from holdfast.core.inputs import Graphs
+from holdfast.core.packed_graphs import PackedGraphs
 from holdfast.core.table import Schema, TableRows, category_columns
 from holdfast.data.decode import decode_image
 
@@ -188,20 +189,23 @@ class ImageFiles(Raw):
 
 
 class GraphList(Raw):
-    """Graphs in memory: one `Graphs` with a single graph per example."""
+    """Graphs in memory: a list with one `Graphs` of a single graph per example, or packed graphs."""
 
     kind = "graph"
 
     def __init__(self, graphs: Sequence[Graphs]) -> None:
-        self.graphs = list(graphs)
+        self.graphs = graphs if isinstance(graphs, PackedGraphs) else list(graphs)
 
     def __len__(self) -> int:
         return len(self.graphs)
 
-    def take(self, rows: np.ndarray, *, size: int | None = None) -> list[Graphs]:
-        return [self.graphs[i] for i in rows]
+    def take(self, rows: np.ndarray, *, size: int | None = None) -> Sequence[Graphs]:
+        return self.graphs.take(rows) if isinstance(self.graphs, PackedGraphs) else [self.graphs[i] for i in rows]
 
     def digest(self, rows: np.ndarray) -> str:
+        """Return the same hash for packed graphs and for a list of them."""
+        if isinstance(self.graphs, PackedGraphs):
+            return self.graphs.digest(rows)
         sha = hashlib.sha256()
         for graph in self.take(rows):
             for tensor in (graph.nodes, graph.edges, graph.weights):

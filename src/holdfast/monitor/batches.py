@@ -15,6 +15,7 @@ from holdfast.data.dataset import Dataset, encode
 from holdfast.data.load import load_chunks
 from holdfast.data.readers import formats
 from holdfast.data.readers.columns import ColumnFinder
+from holdfast.data.readers.excel import SUFFIX as EXCEL
 from holdfast.models.saved import SavedModel
 from holdfast.monitor.drift import MIN_ROWS
 from holdfast.monitor.observe import class_indices
@@ -82,7 +83,7 @@ def _read(
     saved: SavedModel, data: str | Path | Dataset, by: str | None, columns: Mapping[str, str] | None, skip_bad: bool
 ) -> Dataset:
     """Read one file; the column `by` is carried along."""
-    if by is not None and (isinstance(data, Dataset) or Path(data).suffix.lower() not in formats.SUFFIXES):
+    if by is not None and (isinstance(data, Dataset) or Path(data).suffix.lower() not in (*formats.SUFFIXES, EXCEL)):
         raise BadInput(f"--by {by} names a column, but {data} is not a table: remove it, or use --rows")
     form = catalog.build("tasks", saved.task, options={}).data_form
     carry = () if by is None else (by,)

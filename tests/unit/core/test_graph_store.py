@@ -1,12 +1,15 @@
 """Graphs of a store: batches equal the concatenation of single graphs, without waiting for the device."""
 
+import numpy as np
 import pytest
 import torch
 
 from holdfast.core import inputs
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
+from holdfast.core.packed_graphs import PackedGraphs
 from holdfast.core.store import GraphStore, join
+from holdfast.data.raw import GraphList
 from holdfast.nn.backbones.graph_inputs import GraphForm
 
 
@@ -78,3 +81,33 @@ def test_a_batch_is_gathered_on_the_device_without_waiting() -> None:
     finally:
         torch.cuda.set_sync_debug_mode(before)
     _assert_equal(inputs.to(batch, "cpu"), inputs.cat([graphs[i] for i in rows.tolist()]))
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_packed_graphs_equal_a_list_of_graphs(weights: bool) -> None:
+    graphs = _graphs(7, weights=weights)
+    sizes = (torch.tensor([len(g.nodes) for g in graphs]), torch.tensor([g.edges.shape[1] for g in graphs]))
+    features = torch.cat([g.weights for g in graphs if g.weights is not None]) if weights else None
+    nodes, edges = torch.cat([g.nodes for g in graphs]), torch.cat([g.edges for g in graphs], dim=1)
+    packed = GraphList(PackedGraphs.build(nodes, edges, features, *sizes))
+    plain = GraphList(graphs)
+    assert len(packed) == len(plain) == 7
+    assert plain.take(np.arange(7))[-1] is graphs[-1]
+    for rows in ([0], [3, 1, 1, 6], list(range(7)), []):
+        index = np.asarray(rows, dtype=np.int64)
+        taken = packed.take(index)
+        assert isinstance(taken, PackedGraphs)
+        assert len(taken) == len(rows)
+        assert packed.digest(index) == plain.digest(index)
+        for a, b in zip(taken, plain.take(index), strict=True):
+            _assert_equal(a, b)
+    _assert_equal(packed.take(np.arange(7))[-1], graphs[-1])
+    _assert_equal(packed.take(np.arange(7))[2:5][1], graphs[3])
+    with pytest.raises(IndexError):
+        packed.take(np.arange(7))[7]
+    form = GraphForm.from_examples(plain.take(np.arange(7)))
+    assert GraphForm.from_examples(packed.take(np.arange(7))) == form
+    rows = np.asarray([5, 2, 3])
+    first, second = (form.prepare_all(raw.take(rows), signed=True) for raw in (packed, plain))
+    _assert_equal(first.graphs, second.graphs)
+    assert first.edges.tolist() == second.edges.tolist()

@@ -66,6 +66,14 @@ def listed(names: Sequence[str], limit: int = 12) -> str:
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
+def check_carried(where: str, names: Sequence[str], carry: Sequence[str]) -> None:
+    """Raise unless the table has each of the columns that are only copied exactly once."""
+    for name in carry:
+        if names.count(name) != 1:
+            problem = f"has no column '{name}'" if name not in names else f"has two columns named '{name}'"
+            raise BadInput(f"{where} {problem}: it has {listed(names)}; fix --with")
+
+
 class ColumnFinder:
     """Find columns of one table: names passed by the user take precedence over conventional names."""
 

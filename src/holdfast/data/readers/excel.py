@@ -4,7 +4,7 @@ The first row of the sheet holds the names of the columns. Values of formulas ar
 """
 
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,14 @@ MAX_BYTES = 1 << 30  # of the unpacked file
 
 def read_excel(
     path: Path, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain"),
-    skip_bad: bool = False, sheet: str = "",
+    skip_bad: bool = False, carry: Sequence[str] = (), sheet: str = "",
 ) -> Dataset:  # fmt: skip
-    """Read one sheet, by default the first one; with several sheets, a note names it."""
+    """Read one sheet, by default the first one; with several sheets, a note names it.
+
+    `carry` names columns that the data set stores unchanged.
+    """
     frame, note = read_sheet(path, str(sheet))
-    dataset = read_frame(frame, columns=columns, need=need, skip_bad=skip_bad, where=str(path))
+    dataset = read_frame(frame, columns=columns, need=need, skip_bad=skip_bad, where=str(path), carry=carry)
     return replace(dataset, name=path.stem).with_notes(*note)
 
 

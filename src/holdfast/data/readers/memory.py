@@ -21,7 +21,7 @@ from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import GraphList, ImageFiles, Pixels, Raw, Texts, Vectors
 from holdfast.data.readers.cells import CellChecker
 from holdfast.data.readers.collect import TableCollector
-from holdfast.data.readers.columns import assign
+from holdfast.data.readers.columns import assign, check_carried
 from holdfast.data.readers.features import NAME, FeatureCollector, Inputs, kind_of
 from holdfast.data.readers.forms import SAMPLE, detect_forms, kinds_of, mixture_notes, stored_forms, trained_forms
 from holdfast.data.readers.graphs import GraphObject, as_graphs
@@ -239,11 +239,12 @@ def _is_text(example: Any) -> bool:
 
 def read_frame(
     frame: pd.DataFrame, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain"),
-    skip_bad: bool = False, where: str = FRAME,
+    skip_bad: bool = False, where: str = FRAME, carry: Sequence[str] = (),
 ) -> Dataset:  # fmt: skip
     """Read one example per row; `columns` maps roles to column names, `need` lists required roles.
 
-    With `skip_bad`, rows with bad cells are left out with a note. `where` names the data in messages.
+    With `skip_bad`, rows with bad cells are left out with a note. `where` names the data in messages, and `carry` the
+    columns that the data set stores unchanged.
     """
     _check_names(frame, where)
     if not len(frame):
@@ -260,16 +261,22 @@ def read_frame(
         kinds |= kinds_of(forms)
         roles = assign(where, table.schema.names, kinds=kinds, columns=columns, need=need)
         forms = {name: form for name, form in forms.items() if roles.features.get(name) == kinds[name]}
-        collector = TableCollector(where, roles, need)
+        check_carried(where, table.schema.names, carry)
+        collector, rows = TableCollector(where, roles, need), []
         checker = CellChecker(where, roles, need, forms=forms, trained=trained)
         for before, batch in _counted(table.to_batches()):
-            collector.add(checker.clean(with_label_texts(batch, roles, where=where, before=before))[0])
+            cleaned, positions = checker.clean(with_label_texts(batch, roles, where=where, before=before))
+            collector.add(cleaned)
+            rows.append(before + positions)
     except (pa.ArrowException, UnicodeError, OverflowError) as error:
         reason = "; ".join(map(str, error.args))[:200]
         raise BadInput(f"{where} has a column that is neither numbers nor texts ({reason}): convert it") from error
     unclear = [note for name, note in mixtures.items() if roles.features.get(name) == NAME]
     notes = [*unclear, *checker.finish(skip_bad=skip_bad)]
-    return replace(collector.dataset("data"), forms=forms).with_notes(*notes)
+    used = np.concatenate(rows)
+    carried = table.select(list(carry)).take(pa.array(used)) if carry else None
+    dataset = replace(collector.dataset("data"), forms=forms, carried=carried)
+    return (replace(dataset, file_rows=used + 1) if skip_bad else dataset).with_notes(*notes)
 
 
 def _check_names(frame: pd.DataFrame, where: str = FRAME) -> None:

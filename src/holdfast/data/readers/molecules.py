@@ -14,6 +14,7 @@ from holdfast.core.checkpoint import load_tree, save_tree
 from holdfast.core.errors import BadInput, warn
 from holdfast.core.files import cache_folder
 from holdfast.core.inputs import Graphs
+from holdfast.core.packed_graphs import PackedGraphs
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import GraphList, Raw, Subset
 from holdfast.data.readers import formats
@@ -64,10 +65,10 @@ def as_molecules(table: Dataset, rows: np.ndarray, where: str) -> Dataset:
     return replace(table.subset(rows), raw=Molecules(molecules(texts, where, rows=rows + 1), texts))
 
 
-def molecules(texts: Sequence[str], where: str = "these SMILES", *, rows: Iterable[int] | None = None) -> list[Graphs]:
+def molecules(
+    texts: Sequence[str], where: str = "these SMILES", *, rows: Iterable[int] | None = None
+) -> PackedGraphs:  # fmt: skip
     """Return one graph per molecule with implicit hydrogens; `rows` are row numbers for error messages."""
-    if not len(texts):
-        return []
     parsed = _cached(texts) if len(texts) >= CACHED else parse_all(texts)
     if len(invalid := np.flatnonzero(parsed.atom_counts == 0)):
         at = int(invalid[0])
@@ -96,20 +97,20 @@ def _cached(texts: Sequence[str]) -> Parsed:
     return parsed
 
 
-def _to_graphs(parsed: Parsed) -> list[Graphs]:
+def _to_graphs(parsed: Parsed) -> PackedGraphs:
     """Return one graph per molecule; every bond is an edge in both directions, first all forward, then all backward."""
-    atoms, kinds, ends = parsed.atoms.astype(np.int64), parsed.bonds.astype(np.int64), parsed.ends.astype(np.int64)
-    first_atom = np.concatenate([[0], np.cumsum(parsed.atom_counts)]).tolist()
-    first_bond = np.concatenate([[0], np.cumsum(parsed.bond_counts)]).tolist()
-    graphs = []
-    for i in range(len(parsed.atom_counts)):
-        a, b = first_bond[i], first_bond[i + 1]
-        forward = ends[a:b].T  # (2, e / 2)
-        edges = np.concatenate([forward, forward[::-1]], axis=1)
-        weights = np.concatenate([kinds[a:b], kinds[a:b]])
-        nodes = torch.from_numpy(atoms[first_atom[i] : first_atom[i + 1]])
-        graphs.append(Graphs.single(nodes, torch.from_numpy(edges), torch.from_numpy(weights)))
-    return graphs
+    bonds = parsed.bond_counts.astype(np.int64)
+    counts = 2 * bonds
+    at = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)  # position of an edge in its molecule
+    own = np.repeat(bonds, counts)
+    backward = at >= own
+    bond = np.repeat(np.cumsum(bonds) - bonds, counts) + at - backward * own
+    ends = parsed.ends[bond]
+    edges = np.where(backward[:, None], ends[:, ::-1], ends).T.astype(np.int64)  # (2, e)
+    tensors = (np.ascontiguousarray(edges), parsed.bonds[bond].astype(np.int64), parsed.atom_counts.astype(np.int64))
+    edges, weights, atoms = map(torch.from_numpy, tensors)
+    nodes = torch.from_numpy(parsed.atoms.astype(np.int64))
+    return PackedGraphs.build(nodes, edges, weights, atoms, torch.from_numpy(counts))
 
 
 def by_scaffold(dataset: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

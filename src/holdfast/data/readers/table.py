@@ -16,7 +16,7 @@ from holdfast.data.readers import formats
 from holdfast.data.readers.cells import CellChecker
 from holdfast.data.readers.codes import CodeColumn, coded_dataset
 from holdfast.data.readers.collect import TableCollector
-from holdfast.data.readers.columns import ColumnFinder, Roles, assign, listed
+from holdfast.data.readers.columns import ColumnFinder, Roles, assign, check_carried
 from holdfast.data.readers.dialect import detect_dialect
 from holdfast.data.readers.features import NAME, kind_of
 from holdfast.data.readers.forms import Form, detect_forms, kinds_of, mixture_notes, stored_forms, trained_forms
@@ -93,10 +93,9 @@ class _Reader:
         roles = assign(str(path), schema.names, kinds=kinds, columns=self.columns, need=self.need)
         forms = {name: forms[name] for name, kind in roles.features.items() if kind == kinds[name] and name in forms}
         types = _column_types(path, schema, roles, forms=forms, trained=trained, lenient=lenient)
-        carried = [_known_column(path, schema, name) for name in self.carry]
-        types |= {
-            name: formats.name_type(path, schema.field(name).type, exact=True) for name in carried if name not in types
-        }
+        check_carried(str(path), schema.names, self.carry)
+        copied = [name for name in self.carry if name not in types]
+        types |= {name: formats.name_type(path, schema.field(name).type, exact=True) for name in copied}
         for name in types:
             kind = schema.field(name).type
             if pa.types.is_nested(kind) and (name != roles.label or not is_list_of_texts(kind)):
@@ -193,14 +192,6 @@ def _text_forms(path: Path, schema: pa.Schema, block: int) -> tuple[dict[str, Fo
     rows = formats.first_rows(path)
     kinds = {name: [type(row[name]) in (int, float) for row in rows if row.get(name) is not None] for name in names}
     return {name: NumberForm() for name, numbers in kinds.items() if 2 * sum(numbers) > len(numbers)}, {}
-
-
-def _known_column(path: Path, schema: pa.Schema, name: str) -> str:
-    """Return the name of a column that is only copied."""
-    if schema.names.count(name) != 1:
-        problem = f"has no column '{name}'" if name not in schema.names else f"has two columns named '{name}'"
-        raise BadInput(f"{path} {problem}: it has {listed(schema.names)}; fix --with")
-    return name
 
 
 def _check_file(path: Path) -> None:

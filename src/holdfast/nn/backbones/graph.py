@@ -4,7 +4,6 @@ Shapes: b graphs, v nodes of all graphs, e edges, d width.
 """
 
 import json
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
@@ -17,9 +16,9 @@ from holdfast.core.inputs import Graphs, Inputs
 from holdfast.core.store import GraphStore
 from holdfast.nn.backbones.base import Backbone, fingerprint
 from holdfast.nn.backbones.graph_inputs import GraphForm
+from holdfast.nn.backbones.graph_layers import POOLS, GcnLayer, GinLayer, sum_pool
 
 KINDS = ("gcn", "gin")
-POOLINGS = ("mean", "sum", "max")
 
 
 class GraphBackbone(Backbone):
@@ -62,7 +61,7 @@ class GraphNetwork(GraphBackbone):
 
         def __post_init__(self) -> None:
             check_known("kind of graph layer", self.kind, KINDS)
-            check_known("pooling", self.pooling, POOLINGS)
+            check_known("pooling", self.pooling, POOLS)
             check_at_least(1, layers=self.layers, hidden=self.hidden)
 
     def __init__(self, *, form: GraphForm | dict[str, Any], **settings: Any) -> None:
@@ -70,9 +69,7 @@ class GraphNetwork(GraphBackbone):
         options = self.Settings(**settings)
         self.width, self.kind, self.form = options.hidden, options.kind, GraphForm.parse(form)
         self.settings = {"form": self.form.to_json(), **asdict(options)}
-        pyg = geometric()
-        pools = {"mean": pyg.global_mean_pool, "sum": pyg.global_add_pool, "max": pyg.global_max_pool}
-        self.pool = pools[options.pooling]
+        self.pool = POOLS[options.pooling]
         width, rate, last = options.hidden, options.dropout, options.layers - 1
         self.embed = self.form.embedding(width)
         self.hub = VirtualNode(width, last, rate) if options.virtual else None
@@ -108,33 +105,19 @@ class GraphNetwork(GraphBackbone):
         return [first, *self.layers]
 
 
-def geometric() -> Any:
-    """Import the layers of torch-geometric."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its import uses deprecated parts of torch
-            from torch_geometric import nn as layers
-    except ImportError as error:
-        raise BadInput("graph encoders need torch-geometric: pip install 'holdfast[graph]'") from error
-    return layers
-
-
 class Messages(nn.Module):
     """One message passing layer; the last one has no ReLU, so that features can be negative."""
 
     def __init__(self, kind: str, width: int, *, edges: int, dropout: float, last: bool) -> None:
         super().__init__()
-        pyg = geometric()
         self.kind, self.weighted = kind, kind == "gcn" and edges == 1
         self.conv: Any
         if kind == "gcn" and edges > 1:
             self.conv = EdgeConvolution(width, edges)
         elif kind == "gcn":
-            self.conv = pyg.GCNConv(width, width)
-        elif edges:
-            self.conv = pyg.GINEConv(perceptron(width), train_eps=True, edge_dim=edges)
+            self.conv = GcnLayer(width)
         else:
-            self.conv = pyg.GINConv(perceptron(width), train_eps=True)
+            self.conv = GinLayer(perceptron(width), width, edges=edges)
         self.norm = nn.BatchNorm1d(width)
         self.act = nn.Identity() if last else nn.ReLU()
         self.dropout = nn.Dropout(dropout)
@@ -150,15 +133,10 @@ class Messages(nn.Module):
         return self.dropout(self.act(self.norm(messages)))
 
     def _gated(self, h: Tensor, x: Graphs, gate: Tensor) -> Tensor:
-        """Compute the layers of torch-geometric with a gate per message."""
-        conv, (start, end) = self.conv, x.edges
-        if self.kind == "gcn" and isinstance(conv, EdgeConvolution):
-            return conv(h, x.edges, x.weights, gate)
-        if self.kind == "gcn":
-            return conv(h, x.edges, gate if x.weights is None else gate * x.weights[:, 0])
-        messages = h[start] if x.weights is None else (h[start] + conv.lin(x.weights)).relu()
-        received = torch.zeros_like(h).index_add(0, end, gate[:, None] * messages)
-        return conv.nn((1 + conv.eps) * h + received)
+        """Compute the layer with a gate per message; in a GCN without edge features, it is a weight of the edge."""
+        if isinstance(self.conv, GcnLayer):
+            return self.conv(h, x.edges, gate if x.weights is None else gate * x.weights[:, 0])
+        return self.conv(h, x.edges, x.weights, gate)
 
 
 class EdgeConvolution(nn.Module):
@@ -188,7 +166,6 @@ class VirtualNode(nn.Module):
 
     def __init__(self, width: int, turns: int, dropout: float) -> None:
         super().__init__()
-        self.add = geometric().global_add_pool
         self.start = nn.Embedding(1, width)
         nn.init.zeros_(self.start.weight)
         self.turns = nn.ModuleList(
@@ -200,7 +177,7 @@ class VirtualNode(nn.Module):
         return self.start.weight.expand(x.count, -1)  # (b, d)
 
     def forward(self, turn: int, h: Tensor, state: Tensor, x: Graphs) -> Tensor:
-        return self.turns[turn](self.add(h, x.owner, x.count) + state)  # (b, d)
+        return self.turns[turn](sum_pool(h, x.owner, x.count) + state)  # (b, d)
 
 
 def perceptron(width: int) -> nn.Sequential:

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from holdfast.core import inputs
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Graphs
+from holdfast.core.packed_graphs import PackedGraphs
 from holdfast.core.store import GraphStore
 
 NODES = ("numbers", "categories", "degree", "scaled-degree")
@@ -52,11 +53,11 @@ class GraphForm:
         if weights is not None and weights.is_floating_point():
             form = replace(form, edges=weights.shape[-1])
         elif weights is not None:
-            form = replace(form, edge_categories=_values([g.weights for g in graphs if g.weights is not None]))
+            form = replace(form, edge_categories=_values(_features(graphs, "weights")))
         if first.nodes.dim() != 2 or (first.nodes.is_floating_point() and first.nodes.shape[1]):
             return replace(form, inputs=first.nodes.shape[-1])
         if first.nodes.shape[1]:
-            return replace(form, nodes="categories", categories=_values([g.nodes for g in graphs]))
+            return replace(form, nodes="categories", categories=_values(_features(graphs, "nodes")))
         degree = torch.cat([degrees(g) for g in graphs])
         if int(degree.max()) < MAX_DEGREES:
             return replace(form, nodes="degree", categories=(int(degree.max()) + 1,))
@@ -176,8 +177,16 @@ class Categories(nn.Module):
         return self.table(nodes + self.first).sum(dim=1)
 
 
+def _features(graphs: Sequence[Any], name: str) -> list[Tensor]:
+    """Return the features `nodes` or `weights` of all graphs that have some, joined if they are packed."""
+    batches = [graphs.store.graphs] if isinstance(graphs, PackedGraphs) else graphs
+    return [features for batch in batches if (features := getattr(batch, name)) is not None]
+
+
 def _joined(graphs: Sequence[Any]) -> GraphStore | None:
     """Join raw graphs if each is one graph with nodes and valid edges, and all have features of the same form."""
+    if isinstance(graphs, PackedGraphs):
+        return graphs.store
     if not len(graphs) or not all(isinstance(graph, Graphs) and graph.count == 1 for graph in graphs):
         return None
     forms = {(g.nodes.dtype, g.nodes.shape[1:], g.edges.dtype, g.edges.dim(), len(g.edges)) for g in graphs}

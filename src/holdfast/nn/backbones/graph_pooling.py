@@ -13,8 +13,9 @@ from torch.nn.functional import dropout, leaky_relu
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs, Inputs, select_nodes, top_fraction
-from holdfast.nn.backbones.graph import GraphBackbone, GraphNetwork, geometric
+from holdfast.nn.backbones.graph import GraphBackbone, GraphNetwork
 from holdfast.nn.backbones.graph_inputs import GraphForm
+from holdfast.nn.backbones.graph_layers import LocalExtremum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ class Clusters(nn.Module):
         super().__init__()
         self.ratio, self.dropout = ratio, dropout
         self.query, self.attention = nn.Linear(width, width), nn.Linear(2 * width, 1)
-        self.fitness = geometric().LEConv(width, 1)
+        self.fitness = LocalExtremum(width, 1)
 
     def forward(self, x: Graphs) -> tuple[Graphs, Tensor]:
         """Return the clusters as graphs, and the weights of their edges."""

@@ -50,6 +50,24 @@ def test_a_sheet_is_read_with_its_kinds(tmp_path):
     assert [len(chunk) for chunk in chunks] == [5, 5, 2]
 
 
+def test_columns_of_a_sheet_are_carried_and_rows_keep_their_numbers(tmp_path):
+    rows = [*ROWS[:4], [*ROWS[4][:5], None], *ROWS[5:]]
+    path = write(tmp_path / "p.xlsx", rows, sheets=("first", "second"))
+    for data in (path, f"{path}@sheet=second"):
+        chunks = list(load_chunks(data, rows=5, carry=["colour", "weight"], skip_bad=True))
+        tables = [chunk.carried for chunk in chunks if chunk.carried is not None]
+        assert [table.column_names for table in tables] == [["colour", "weight"]] * 3
+        assert [value for table in tables for value in table["colour"].to_pylist()] == [
+            row[1] for i, row in enumerate(ROWS) if i != 4
+        ]
+        numbers = [int(row) for chunk in chunks if chunk.file_rows is not None for row in chunk.file_rows]
+        assert numbers == [row for row in range(1, 13) if row != 5]
+    with pytest.raises(BadInput, match=r"has no column 'nope': it has 'weight', .*; fix --with"):
+        list(load_chunks(path, rows=5, carry=["nope"], skip_bad=True))
+    with pytest.raises(BadInput, match=r"p.xlsx@carry=colour|setting of"):
+        load_data(f"{path}@carry=colour")
+
+
 def test_sheets_are_named(tmp_path):
     path = write(tmp_path / "p.xlsx", sheets=("first", "second"))
     assert "the sheet 'first' of 2 is read; p.xlsx@sheet=NAME reads another" in load_data(path).notes

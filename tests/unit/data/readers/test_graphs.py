@@ -12,9 +12,8 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.data.readers import graph_text
 from holdfast.data.readers.graphs import as_graphs, from_data_list, holds_graphs, read_graphs
-from holdfast.nn.backbones.graph import geometric
 from holdfast.nn.backbones.graph_inputs import GraphForm
-from tests.graphs import ring, rings_and_stars, star, text_form, write_layout, write_zip
+from tests.graphs import geometric, ring, rings_and_stars, star, text_form, write_layout, write_zip
 
 SMALL = rings_and_stars(6)
 

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, random_split
 
 from holdfast.core.errors import BadInput
 from holdfast.data.readers.memory import as_dataset, as_labels, as_raw, original_labels
-from holdfast.nn.backbones.graph import geometric
+from tests.graphs import geometric
 
 
 @pytest.mark.parametrize(
