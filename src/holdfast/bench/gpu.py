@@ -33,6 +33,7 @@ from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.protocols.fit import train_step
+from holdfast.run.assemble import placed
 from holdfast.run.execute import run_all
 from holdfast.run.local import Local
 from holdfast.run.resolve import Request, resolve
@@ -96,7 +97,8 @@ def run(device: torch.device) -> list[Result]:
 def step_seconds(backbone: Backbone, size: int, sizes: Sizes, device: torch.device, compile: str) -> float:
     """Return the median duration of a training step in bf16 on a GPU, with the drawing of its batch."""
     precision = "bf16" if device.type == "cuda" else "fp32"
-    model = Model(backbone, NoNeck(backbone.width), Linear(backbone.width, CLASSES), precision=precision).to(device)
+    ends = NoNeck(backbone.width), Linear(backbone.width, CLASSES)
+    model = placed(Model(backbone, *ends, precision=precision), device)
     make = partial(Optimizer, OptimizerSettings(optimizer="adam", lr=5e-5))
     method = ERM(model, task=Classify(), optimizer=make).train()
     data, each = random_images(4 * size, sizes.pixels, CLASSES, device), 4 * size // DOMAINS

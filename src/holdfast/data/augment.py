@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -70,16 +71,15 @@ def crop_boxes(
 
     The first of ten draws that fits is used, or the complete image if none fits.
     """
-    area = torch.empty(count, _TRIES).uniform_(*scale, generator=generator)
-    aspect = torch.empty(count, _TRIES).uniform_(*map(math.log, (3 / 4, 4 / 3)), generator=generator).exp()
-    wide, high = (area * aspect * tall).sqrt(), (area / aspect / tall).sqrt()  # (b, tries)
+    area = torch.empty(count, _TRIES).uniform_(*scale, generator=generator).numpy()
+    aspect = torch.empty(count, _TRIES).uniform_(*map(math.log, (3 / 4, 4 / 3)), generator=generator).numpy()
+    aspect = np.exp(aspect)  # by numpy: on many cores torch would start threads, which wait for busy cores
+    wide, high = np.sqrt(area * aspect * tall), np.sqrt(area / aspect / tall)  # (b, tries)
     fits = (wide <= 1) & (high <= 1)
-    first = fits.int().argmax(1, keepdim=True)
-    fits = fits.any(1)
-    wide = torch.where(fits, wide.gather(1, first)[:, 0], 1.0)
-    high = torch.where(fits, high.gather(1, first)[:, 0], 1.0)
-    top, left = torch.rand(2, count, generator=generator) * torch.stack([1 - high, 1 - wide])
-    return torch.stack([top, left, high, wide], dim=1)
+    rows, first = np.arange(count), fits.argmax(1)
+    wide, high = (np.where(fits.any(1), side[rows, first], 1).astype(np.float32) for side in (wide, high))
+    top, left = torch.rand(2, count, generator=generator).numpy() * np.stack([1 - high, 1 - wide])
+    return torch.from_numpy(np.stack([top, left, high, wide], axis=1))
 
 
 def resized_crop(x: Tensor, boxes: Tensor) -> Tensor:

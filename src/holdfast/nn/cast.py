@@ -1,7 +1,8 @@
 """Cast the weights of a network to bfloat16 once per pass, all in one launch, instead of one launch per weight.
 
 Under autocast every linear layer and convolution casts its own weight and bias, and the backward pass casts every
-gradient: 24 of the 60 kernels of a transformer block. Values and gradients are those of autocast.
+gradient: 24 of the 60 kernels of a transformer block. Values are those of autocast, and so are the gradients of layers
+that do not share their input with another.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ def weights_cast_once(network: nn.Module, dtype: torch.dtype = torch.bfloat16) -
         yield
         return
     weights = list(dict.fromkeys(p for layer in layers for p in (layer.weight, layer.bias) if p is not None))
-    copies = dict(zip(weights, cast_together(weights, dtype), strict=True))
+    copies, inputs = dict(zip(weights, cast_together(weights, dtype), strict=True)), _Inputs(dtype)
     for layer in layers:
-        layer.__dict__[FORWARD] = _forward(layer, copies[layer.weight], copies.get(layer.bias))
+        layer.__dict__[FORWARD] = _forward(layer, copies[layer.weight], copies.get(layer.bias), inputs)
     try:
         yield
     finally:
@@ -44,12 +45,31 @@ def _casts_weights(layer: nn.Module) -> bool:
     return type(layer) in LAYERS and FORWARD not in layer.__dict__ and layer.weight.dtype == torch.float32
 
 
-def _forward(layer: Any, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+class _Inputs:
+    """Casts the input of a layer, once if the next layers read the same tensor, as queries, keys and values do.
+
+    The gradients of such layers are then added in the lower precision.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.last: tuple[Tensor, int, Tensor] | None = None  # a tensor, its version and its copy
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.float32:
+            return x
+        if self.last is None or self.last[0] is not x or self.last[1] != x._version:
+            self.last = x, x._version, x.to(self.dtype)
+        return self.last[2]
+
+
+def _forward(layer: Any, weight: Tensor, bias: Tensor | None, inputs: _Inputs) -> Callable[[Tensor], Tensor]:
     """Return the forward pass of a layer with these copies of its weights."""
 
     def forward(x: Tensor) -> Tensor:
         if not torch.is_autocast_enabled(x.device.type):
             return type(layer).forward(layer, x)
+        x = inputs(x)
         return F.linear(x, weight, bias) if isinstance(layer, nn.Linear) else layer._conv_forward(x, weight, bias)
 
     return forward

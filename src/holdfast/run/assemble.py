@@ -197,16 +197,20 @@ def _method(
     backbone = copied or (Features(inputs=encoder.width) if cached else _encoder(spec, dataset, rows, trained))
     with seeded(spec.seed, "init", "method"):
         ends = () if copied else _neck_and_head(spec, dataset, encoder, task, trained)
-        model = (copied or Model(backbone, *ends, precision=spec.precision)).to(device)
-        if device.type == "cuda" and isinstance(
-            model.backbone, ImageBackbone
-        ):  # convolutions are faster in this layout
-            model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        model = placed(copied or Model(backbone, *ends, precision=spec.precision), device)
         model.scale = task.scale if isinstance(task, Regress) else None
         optimizer = partial(Optimizer, _optimizer(spec))
         options = {"options": spec.method_args, "task": task, "optimizer": optimizer}
         method = _averaged(catalog.build("methods", spec.method, model, **options), spec.average)
     return method.to(device)
+
+
+def placed(model: Model, device: torch.device) -> Model:
+    """Move a model to a device, with images in the layout in which a GPU computes convolutions faster."""
+    model = model.to(device)
+    if device.type == "cuda" and isinstance(model.backbone, ImageBackbone):
+        model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    return model
 
 
 def _averaged(method: Method, average: str) -> Method:

@@ -113,6 +113,40 @@ def test_one_launch_replaces_the_casts_of_all_weights() -> None:
     assert counts["_foreach_copy_"] == 2
 
 
+class Attention(nn.Module):
+    """Three layers that read the same input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.parts = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return sum(part(x) for part in self.parts)  # pyright: ignore[reportReturnType]
+
+
+def test_an_input_of_several_layers_is_cast_once() -> None:
+    network, x = Attention(), torch.randn(2, 4, requires_grad=True)
+    with torch.autocast("cpu", LOW):
+        expected = network(x)
+        with Calls() as calls, weights_cast_once(network):
+            output = network(x)
+    assert torch.equal(output, expected)
+    assert calls.counts["_to_copy"] == 1
+    (gradient,) = torch.autograd.grad(output.float().sum(), x)
+    torch.testing.assert_close(
+        gradient, sum(part.weight.sum(0) for part in network.parts).expand(2, 4), rtol=0.02, atol=0.02
+    )
+
+
+def test_an_input_that_changed_is_cast_again() -> None:
+    network, x = nn.Sequential(nn.Linear(4, 4)), torch.ones(2, 4)
+    with torch.autocast("cpu", LOW), torch.no_grad(), weights_cast_once(network):
+        first = network(x)
+        second = network(x.mul_(2))
+    assert not torch.equal(first, second)
+
+
 def test_second_derivatives_pass_through() -> None:
     weight = torch.tensor([1.5, -2.0], requires_grad=True)
     (low,) = cast_together([weight], LOW)
