@@ -70,7 +70,7 @@ bench-gpu: $(READY)
 golden: $(READY)
 	$(BIN)/python -m pytest tests/golden --golden-write
 
-# hours: kills during writes, generated inputs and faults of the file system, with a summary in results/soak;
+# an hour: kills during writes, generated inputs and faults of the file system, with a summary in results/soak;
 # python -m tests.soak --help lists options for fewer
 soak: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak
