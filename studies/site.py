@@ -1,7 +1,7 @@
 """Build the documentation site: python -m studies.site writes it to build/docs.
 
-The site consists of docs/ and of generated pages: commands, public names, and one card per method. Both are copied to
-build/site first, so that docs/ has no generated pages.
+The site consists of docs/ and of generated pages: commands, public names, one card per method, and the executed
+examples of the gallery. Both are copied to build/site first, so that docs/ has no generated pages.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import typer.main
 
 from holdfast.catalog import METHODS
 from holdfast.cli import app
+from studies import gallery
 from studies.methods import cost, defaults, needs
 
 ROOT = Path(__file__).parents[1]
@@ -122,6 +123,7 @@ def stage(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(DOCS, folder)
     (folder / "reference").mkdir()
+    gallery.write(folder / "gallery")
     for name, page in PAGES.items():
         (folder / "reference" / name).write_text(page() + "\n", encoding="utf-8")
 
@@ -147,7 +149,7 @@ def rewrite_links(app: Any, page: str, source: list[str]) -> None:
 
     def replace(match: re.Match[str]) -> str:
         target = (folder / match[1]).resolve()
-        inside = target.is_relative_to(DOCS) and target.suffix == ".md"
+        inside = target.is_relative_to(DOCS) and target.suffix in (".md", ".svg", ".png")
         return match[0] if inside or not target.exists() else "]{.outside}"
 
     text = LINK.sub(replace, source[0])

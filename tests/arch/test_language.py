@@ -173,6 +173,7 @@ def check(path: Path) -> list[Violation]:
 def sources() -> list[Path]:
     """List every file the language rules apply to."""
     code = [p for folder in ("src", "studies", "tests") for p in sorted((ROOT / folder).rglob("*.py"))]
+    code += sorted((ROOT / "docs").rglob("*.py"))
     documents = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
     return [p for p in code if p != Path(__file__).resolve()] + documents
 
