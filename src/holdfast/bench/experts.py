@@ -32,6 +32,8 @@ WIDTH, CLASSES = 384, 65  # of ViT-S/16; the number of classes of Office-Home
 CPU_TARGETS = (1.6, 1.0, 1.8)
 STEP_TARGETS = {1: 1.10, 2: 1.20}  # by experts per token
 PREDICT_TARGET, MEMORY_TARGET = 1.20, 1.15
+# as in the released code of GMoE: pairs beyond the capacity are dropped, and hidden units of experts at random
+RELEASED = {"top": 1, "capacity": 1.5, "eval_capacity": 1.5, "dropout": 0.1, "form": "tutel"}
 WARMUP = 3  # calls before a measurement: compilation and CUDA graph capture happen in the first ones
 # options of torch.compile; recorded: the compiler captures CUDA graphs itself
 MODES: dict[str, dict[str, Any]] = {"eager": {}, "compiled": {}, "recorded": {"triton.cudagraphs": True}}
@@ -66,8 +68,9 @@ def run(device: torch.device) -> list[Result]:
         del sparse, dense, loop
         if gpu:
             return [*results, *_networks(device)]
-        results.append(Result("gmoe-step/vit-step", _compare(_steps, 2, device), bar=step_target))
-        results.append(Result("gmoe-predict/vit-predict", _compare(_predictions, 2, device), bar=step_target))
+        two = {"top": 2}
+        results.append(Result("gmoe-step/vit-step", _compare(_steps, two, device), bar=step_target))
+        results.append(Result("gmoe-predict/vit-predict", _compare(_predictions, two, device), bar=step_target))
     return results
 
 
@@ -87,18 +90,22 @@ def masked_loop(layer: SparseMoE, u: Tensor) -> Tensor:
 
 
 def _networks(device: torch.device) -> list[Result]:
-    """Measure steps, predictions and memory on a GPU, with one and with two experts per token."""
+    """Measure steps, predictions and memory on a GPU, with one and with two experts per token, then as released."""
     results = []
     for top, target in STEP_TARGETS.items():
+        experts = {"top": top}
         for mode in MODES:
-            step, predict = (partial(_compare, work, top, device, mode) for work in (_steps, _predictions))
+            step, predict = (partial(_compare, work, experts, device, mode) for work in (_steps, _predictions))
             results.append(attempt(f"gmoe-step/vit-step, {mode}, k={top}", step, bar=target))
             results.append(attempt(f"gmoe-predict/vit-predict, {mode}, k={top}", predict, bar=PREDICT_TARGET))
             if mode != "recorded":  # it runs the kernels of the compiled mode
-                kernels = partial(_gpu_time, top, device, mode)
+                kernels = partial(_gpu_time, experts, device, mode)
                 results.append(attempt(f"gmoe-kernels/vit-kernels, {mode}, k={top}", kernels, bar=target))
-        memory = partial(_memory, top, device)
+        memory = partial(_memory, experts, device)
         results.append(attempt(f"gmoe-memory/vit-memory, k={top}", memory, bar=MEMORY_TARGET))
+    for work, name in ((_steps, "step"), (_predictions, "predict")):
+        case = f"gmoe-released-{name}/vit-{name}, eager"
+        results.append(attempt(case, partial(_compare, work, RELEASED, device), bar=None))
     return results
 
 
@@ -108,34 +115,37 @@ def _reset() -> None:
     gc.collect()
 
 
-def _compare(work: Callable[..., Callable[[], None]], top: int, device: torch.device, mode: str = "eager") -> float:
+def _compare(
+    work: Callable[..., Callable[[], None]], experts: dict[str, Any], device: torch.device, mode: str = "eager"
+) -> float:
     """Return the time of a network with experts divided by that of the network without, both in this mode."""
     _reset()
     gpu = device.type == "cuda"
-    sparse, dense = work(top, device, mode), work(0, device, mode)
+    sparse, dense = work(experts, device, mode), work(None, device, mode)
     for _ in range(WARMUP if gpu else 1):
         sparse()
         dense()
     return ratio(sparse, dense, device, rounds=30 if gpu else 15)
 
 
-def _gpu_time(top: int, device: torch.device, mode: str) -> float:
+def _gpu_time(experts: dict[str, Any], device: torch.device, mode: str) -> float:
     """Compare the time that the GPU itself is busy in a training step, independent of a slow host."""
     times = []
-    for experts_per_token in (top, 0):
+    for options in (experts, None):
         _reset()
-        step = _steps(experts_per_token, device, mode)
+        step = _steps(options, device, mode)
         for _ in range(WARMUP):
             step()
         times.append(busy(step, device))
     return times[0] / times[1]
 
 
-def _memory(top: int, device: torch.device) -> float:
+def _memory(experts: dict[str, Any], device: torch.device) -> float:
     """Compare peak memory over enough steps that captured CUDA graphs are included."""
     _reset()
     with_experts, without = (
-        peak(lambda top=k: repeated(_steps(top, device, "eager"), WARMUP), device) for k in (top, 0)
+        peak(lambda options=options: repeated(_steps(options, device, "eager"), WARMUP), device)
+        for options in (experts, None)
     )
     return with_experts / without
 
@@ -154,15 +164,15 @@ def _passes(
     return repeated(once, count)
 
 
-def _network(top: int, device: torch.device, mode: str) -> tuple[Model, DomainBatch]:
-    """Return ViT-S/16 and 160 images, or a small ViT on a CPU; experts in two layers, none with top 0."""
+def _network(experts: dict[str, Any] | None, device: torch.device, mode: str) -> tuple[Model, DomainBatch]:
+    """Return ViT-S/16 and 160 images, or a small ViT on a CPU, with 6 experts of these settings in two layers."""
     gpu = device.type == "cuda"
     pixels, size = (224, 160) if gpu else (96, 16)
     config: dict[str, Any] = {"hidden_size": WIDTH, "num_attention_heads": 6, "intermediate_size": 4 * WIDTH}
     config |= {"num_hidden_layers": 12 if gpu else 4, "image_size": pixels, "patch_size": 16}
-    experts = {"count": 6, "top": top} if top else None
+    options = None if experts is None else {"count": 6, **experts}
     with seeded(0, "init"):
-        backbone = VisionTransformer(module_from_config(ViTConfig(**config)), name="vit", size=pixels, experts=experts)
+        backbone = VisionTransformer(module_from_config(ViTConfig(**config)), name="vit", size=pixels, experts=options)
         model = Model(backbone, NoNeck(WIDTH), Linear(WIDTH, CLASSES), precision="bf16" if gpu else "fp32").to(device)
     if mode != "eager":  # layer by layer: equal layers are compiled once
         for layer in layer_stack(backbone.module):
@@ -170,16 +180,16 @@ def _network(top: int, device: torch.device, mode: str) -> tuple[Model, DomainBa
     return model, random_images(size, pixels, CLASSES, device)
 
 
-def _steps(top: int, device: torch.device, mode: str) -> Callable[[], None]:
+def _steps(experts: dict[str, Any] | None, device: torch.device, mode: str) -> Callable[[], None]:
     """Return training steps with the balance loss and Adam."""
-    model, batch = _network(top, device, mode)
+    model, batch = _network(experts, device, mode)
     optimizer = partial(Optimizer, OptimizerSettings(optimizer="adam", lr=5e-5))
     method = ERM(model, task=Classify(), optimizer=optimizer).train()
     return partial(_repeat, lambda: method.step(batch), 2 if device.type == "cuda" else 1, mode)
 
 
-def _predictions(top: int, device: torch.device, mode: str) -> Callable[[], None]:
-    model, batch = _network(top, device, mode)
+def _predictions(experts: dict[str, Any] | None, device: torch.device, mode: str) -> Callable[[], None]:
+    model, batch = _network(experts, device, mode)
     model.eval()
     predict = torch.no_grad()(lambda: model(batch.x))
     return partial(_repeat, predict, 6 if device.type == "cuda" else 1, mode)

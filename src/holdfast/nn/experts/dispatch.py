@@ -61,6 +61,14 @@ def sort_pairs(
     return SortedPairs(order, position, token, expert, ends, within)
 
 
+def by_confidence(noisy: Tensor, mask: Tensor | None) -> Tensor:
+    """Return tokens (t,) by decreasing probability of their first choice, padding last: late ones may be dropped."""
+    best = noisy.detach().softmax(dim=-1).amax(dim=-1)
+    if mask is not None:
+        best = best.masked_fill(~mask, -1.0)
+    return best.argsort(descending=True, stable=True)
+
+
 def expert_capacity(tokens: int, experts: int, *, top: int, factor: float) -> int:
     """Return the number of pairs per expert, k int(factor ceil(t / e)), as in the code of GMoE."""
     return top * int(factor * math.ceil(tokens / experts))

@@ -33,6 +33,7 @@ from holdfast.nn.cuda_graphs import (
 from holdfast.nn.experts.dispatch import grouped_mm_is_asynchronous, supports_grouped_mm
 from holdfast.nn.experts.fused import (
     Config,
+    Drops,
     Result,
     Saved,
     Stats,
@@ -55,15 +56,18 @@ MAX_CAPTURED_PAIRS = 65_536
 
 
 def fast_forward(
-    u: Tensor, dtype: torch.dtype, config: Config, weights: Weights, mask: Tensor | None, *, training: bool
-) -> Result | None:
+    u: Tensor, dtype: torch.dtype, config: Config, weights: Weights, mask: Tensor | None, *, training: bool,
+    drops: Drops | None = None,
+) -> Result | None:  # fmt: skip
     """Return states (t, d), the weighted balance loss and statistics for tokens u (t, d); None if not supported.
 
-    The layer has a cosine router and exact GELU and computes all pairs. Products are in `dtype`; the mask (t,) selects
-    the tokens that count in losses.
+    The layer has a cosine router and exact GELU. Products are in `dtype`; the mask (t,) selects the tokens that count
+    in losses. With `drops`, a capacity or dropout, the kernels run without graphs of their own, and never compiled.
     """
     if not supported(u, dtype, config, weights):
         return None
+    if drops is not None:
+        return None if torch.compiler.is_compiling() else fused_forward(u, dtype, config, weights, mask, drops)
     repeats = mask is None and training == torch.is_grad_enabled()
     if torch.compiler.is_compiling():
         return compiled_forward(u, dtype, config, weights, mask, replay=repeats)

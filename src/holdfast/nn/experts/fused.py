@@ -8,6 +8,7 @@ cosine
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from holdfast.nn.experts.balance import Config, weighted_balance
-from holdfast.nn.experts.dispatch import SortedPairs, apply_experts, grouped_mm
+from holdfast.nn.experts.dispatch import SortedPairs, apply_experts, by_confidence, grouped_mm, sort_pairs
 from holdfast.nn.experts.router import MAX_SCALE, Routing, folded_scores, gate_values
 from holdfast.nn.kernels import differentiable_gradients
 
@@ -62,16 +63,53 @@ class Saved(NamedTuple):
     noisy: Tensor  # the same tensor as `scores` without noise
 
 
+@dataclass
+class Drops:
+    """Capacity and dropout of a layer: pairs beyond the one and hidden units by the other add nothing.
+
+    A forward pass fills in the masks, which its backward pass needs.
+    """
+
+    capacity: int | None = None
+    dropout: float = 0.0
+    within: Tensor | None = None  # (t, k) 1 for pairs within the capacity, in the dtype of the gates
+    survivors: Tensor | None = None  # (s, h) hidden units that dropout keeps
+
+    def limit(self, gates: Tensor, chosen: Tensor, noisy: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the gates (t, k), 0 for pairs beyond the capacity: those of the least confident tokens."""
+        if self.capacity is None:
+            return gates
+        first = by_confidence(noisy, mask)
+        pairs = sort_pairs(chosen, noisy.shape[1], first=first, capacity=self.capacity)
+        assert pairs.within is not None
+        self.within = pairs.within[pairs.position].view(gates.shape[1], -1).T.to(gates.dtype)
+        return gates * self.within
+
+    def drop(self, hidden: Tensor) -> Tensor:
+        """Set random hidden units (s, h) to 0 and scale the others."""
+        if not self.dropout:
+            return hidden
+        hidden, self.survivors = torch.native_dropout(hidden, self.dropout, True)
+        return hidden
+
+    def drop_same(self, hidden: Tensor) -> Tensor:
+        """Apply the dropout of the forward pass; it is also the map of its gradient."""
+        return hidden if self.survivors is None else hidden * (self.survivors * (1 / (1 - self.dropout))).to(hidden.dtype)
+
+
 Result = tuple[Tensor, Tensor | None, Stats]  # states (t, d), weighted balance loss, statistics
 
 
-def fused_forward(u: Tensor, dtype: torch.dtype, config: Config, weights: Weights, mask: Tensor | None) -> Result:
-    """Apply the layer to tokens (t, d) with products in `dtype`; all pairs are computed."""
+def fused_forward(
+    u: Tensor, dtype: torch.dtype, config: Config, weights: Weights, mask: Tensor | None, drops: Drops | None = None
+) -> Result:
+    """Apply the layer to tokens (t, d) with products in `dtype`; all pairs are computed, without `drops` all count."""
     if torch.is_grad_enabled():
         collected: list[Stats] = []
-        out, loss = FusedExperts.apply(u, dtype, config, mask, collected, *weights)  # pyright: ignore[reportGeneralTypeIssues]
+        out, loss = FusedExperts.apply(u, dtype, config, mask, collected, drops, *weights)  # pyright: ignore[reportGeneralTypeIssues]
         return out, loss, collected[0]
-    out, loss, stats, _ = forward(u, config, mask, draw_noise(u, config, weights), *cast(u, dtype, weights))
+    rows, narrow = cast(u, dtype, weights)
+    out, loss, stats, _ = forward(u, config, mask, draw_noise(u, config, weights), rows, narrow, drops)
     return out, loss, stats
 
 
@@ -103,37 +141,41 @@ class FusedExperts(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, u: Tensor, dtype: torch.dtype, config: Config, mask: Any, collected: list[Stats], *weights: Any
-    ) -> tuple[Tensor, Tensor | None]:
+        ctx: Any, u: Tensor, dtype: torch.dtype, config: Config, mask: Any, collected: list[Stats],
+        drops: Drops | None, *weights: Any,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         rows, narrow = cast(u, dtype, Weights(*weights))
-        out, loss, stats, saved = forward(u, config, mask, draw_noise(u, config, narrow), rows, narrow)
+        out, loss, stats, saved = forward(u, config, mask, draw_noise(u, config, narrow), rows, narrow, drops)
         collected.append(stats)
-        ctx.save_for_backward(u, mask, *weights, rows, narrow.up, narrow.down, *saved)
-        ctx.config = config
+        masks = (None, None) if drops is None else (drops.within, drops.survivors)
+        ctx.save_for_backward(u, mask, *masks, *weights, rows, narrow.up, narrow.down, *saved)
+        ctx.config, ctx.dropout = config, None if drops is None else drops.dropout
         ctx.set_materialize_grads(False)
         return out, loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        config, (u, mask, *rest) = ctx.config, ctx.saved_tensors
+        config, (u, mask, within, survivors, *rest) = ctx.config, ctx.saved_tensors
+        drops = None if ctx.dropout is None else Drops(None, ctx.dropout, within, survivors)
         weights, (rows, up, down), saved = Weights(*rest[:8]), rest[8:11], Saved(*rest[11:])
         needs = ctx.needs_input_grad
         if all(grad is None for grad in grads):
             return (None,) * len(needs)
-        needs_grad = needs[0], *needs[5:]
+        needs_grad = needs[0], *needs[6:]
         if torch.is_grad_enabled():  # the gradients will be differentiated again
-            plain = functools.partial(reference_forward, config, mask, rows.dtype, saved)
+            plain = functools.partial(reference_forward, config, mask, rows.dtype, saved, drops=drops)
             by_u, *by_weights = differentiable_gradients(plain, (u, *weights), needs_grad, grads)
         else:
             narrow = weights._replace(up=up, down=down)
-            gradients = backward(config, mask, rows, narrow, saved, needs_grad, *grads)
+            gradients = backward(config, mask, rows, narrow, saved, needs_grad, *grads, drops=drops)
             by_u, *by_weights = cast_back(u, weights, gradients)
-        return by_u, None, None, None, None, *by_weights
+        return by_u, None, None, None, None, None, *by_weights
 
 
 def forward(
-    u: Tensor, config: Config, mask: Tensor | None, noise: Tensor | None, rows: Tensor, weights: Weights
-) -> tuple[Any, ...]:
+    u: Tensor, config: Config, mask: Tensor | None, noise: Tensor | None, rows: Tensor, weights: Weights,
+    drops: Drops | None = None,
+) -> tuple[Any, ...]:  # fmt: skip
     """Return states (t, d), the weighted loss, statistics and saved tensors, for rows and weights after `cast`."""
     experts, routing = _kernels()
     up, up_bias, down, down_bias, weight, bias, directions, log_scale = _contiguous(weights)
@@ -151,9 +193,12 @@ def forward(
         chosen, counts, notes, e, weight=config.weight, tutel=tutel
     )
     order, position, token, expert, ends = pairs
+    if drops is not None:
+        gates = drops.limit(gates, chosen, noisy, mask)
     x = rows.index_select(0, token)
     before = grouped_mm(x, up.transpose(-2, -1), ends)
     hidden = experts.gelu(before, up_bias, expert)
+    hidden = hidden if drops is None else drops.drop(hidden)
     y = grouped_mm(hidden, down.transpose(-2, -1), ends)
     out = experts.combine(y, down_bias, gates, expert, position, t)
     saved = Saved(scores, chosen, both, query, notes, gates, order, position, token, expert, ends, x, before, y, noisy)
@@ -163,7 +208,7 @@ def forward(
 
 def backward(
     config: Config, mask: Tensor | None, rows: Tensor, weights: Weights, saved: Saved, needs_grad: Sequence[bool],
-    by_out: Tensor | None, by_loss: Tensor | None,
+    by_out: Tensor | None, by_loss: Tensor | None, *, drops: Drops | None = None,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """Return the gradients of rows and weights in their dtypes, None where not needed or zero."""
     experts, routing = _kernels()
@@ -178,13 +223,16 @@ def backward(
             saved.y, down_bias, saved.gates, saved.expert, saved.order, by_out.contiguous()
         )
         by_hidden = grouped_mm(by_y, down, ends)
+        if drops is not None:
+            by_hidden = drops.drop_same(by_hidden)
+            by_gates = by_gates if drops.within is None else by_gates * drops.within
         by_before, sums_up, hidden = experts.gelu_backward(
             saved.before, up_bias, saved.expert, by_hidden, recompute=needs.down
         )
         if needs.up_bias or needs.down_bias:
             by_up_bias, by_down_bias = experts.bias_gradients(sums_up, up_bias, sums_down, down_bias, ends)
         if hidden is not None:
-            by_down = grouped_mm(by_y.T, hidden, ends)
+            by_down = grouped_mm(by_y.T, hidden if drops is None else drops.drop_same(hidden), ends)
         if needs.up:
             by_up = grouped_mm(by_before.T, saved.x, ends)
         if u_needs:
@@ -211,8 +259,9 @@ def _contiguous(weights: Weights) -> Any:
 
 
 def reference_forward(
-    config: Config, mask: Tensor | None, dtype: torch.dtype, saved: Saved, u: Tensor, *weights: Any
-) -> tuple[Tensor, Tensor | None]:
+    config: Config, mask: Tensor | None, dtype: torch.dtype, saved: Saved, u: Tensor, *weights: Any,
+    drops: Drops | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Return states and loss by torch operations, which all have second derivatives, for the saved choices."""
     rows, narrow = cast(u, dtype, Weights(*weights))
     with torch.autocast(u.device.type, enabled=False):
@@ -220,7 +269,9 @@ def reference_forward(
     noisy = clean + (saved.noisy - saved.scores) if config.noise else clean
     gates = gate_values(noisy, saved.chosen, config.gate)
     pairs = SortedPairs(saved.order, saved.position, saved.token, saved.expert, saved.ends)
-    out = apply_experts(rows, gates, pairs, narrow[:4], F.gelu)
+    drops = drops or Drops()
+    used = gates if drops.within is None else gates * drops.within
+    out = apply_experts(rows, used, pairs, narrow[:4], lambda hidden: drops.drop_same(F.gelu(hidden)))
     if not config.weight:
         return out, None
     routing = Routing(clean, noisy, saved.chosen, gates)

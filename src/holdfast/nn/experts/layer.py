@@ -15,9 +15,16 @@ from holdfast.core.errors import BadInput, check_known
 from holdfast.core.settings import choice, setting
 from holdfast.core.tape import ScopedValue, exporting, is_recording, record
 from holdfast.nn.experts.balance import FORMS, Config, importance, weighted_balance
-from holdfast.nn.experts.dispatch import FeedForward, apply_all_experts, apply_experts, expert_capacity, sort_pairs
+from holdfast.nn.experts.dispatch import (
+    FeedForward,
+    apply_all_experts,
+    apply_experts,
+    by_confidence,
+    expert_capacity,
+    sort_pairs,
+)
 from holdfast.nn.experts.fast import fast_forward, release_graphs
-from holdfast.nn.experts.fused import Weights
+from holdfast.nn.experts.fused import Drops, Weights
 from holdfast.nn.experts.router import GATES, CosineRouter, Routing, make_router, route
 
 _mask = ScopedValue[Tensor]()
@@ -178,13 +185,15 @@ class SparseMoE(nn.Module):
         settings, bound = self.settings, _mask.value
         mask = bound.reshape(-1).contiguous() if bound is not None and bound.shape == states.shape[:-1] else None
         factor = settings.capacity if self.training else settings.eval_capacity
-        exact_gelu = _is_exact_gelu(self.act_fn) and not (self.training and settings.dropout)
-        plain = not factor and not exporting() and _shuffle.value is None
-        if exact_gelu and plain and isinstance(self.router, CosineRouter):
-            out = self._fast_path(states, self.router, mask)
+        u = states.reshape(-1, states.shape[-1])  # (t, d)
+        capacity = expert_capacity(len(u), settings.count, top=settings.top, factor=factor) if factor else None
+        dropout = settings.dropout if self.training else 0.0
+        gelu = _is_exact_gelu(self.act_fn)
+        if gelu and not exporting() and _shuffle.value is None and isinstance(self.router, CosineRouter):
+            drops = Drops(capacity, dropout) if factor or dropout else None
+            out = self._fast_path(states, self.router, mask, drops)
             if out is not None:
                 return out
-        u = states.reshape(-1, states.shape[-1])  # (t, d)
         dtype = _product_dtype(u, self.up_proj)
         x = u.to(dtype)
         weights = self.up_proj.to(dtype), self.up_proj_bias, self.down_proj.to(dtype), self.down_proj_bias
@@ -196,31 +205,32 @@ class SparseMoE(nn.Module):
             routing = _permuted(routing, mask, _shuffle.value)
         if exporting() and not self.training and not factor:  # sizes of groups depend on the data
             return apply_all_experts(x, routing.gates, routing.chosen, weights, self._activation).view_as(states)
-        first = capacity = None
-        if factor:
-            first = _by_confidence(routing, mask)
-            capacity = expert_capacity(len(u), settings.count, top=settings.top, factor=factor)
+        first = by_confidence(routing.noisy, mask) if factor else None
         pairs = sort_pairs(routing.chosen, settings.count, first=first, capacity=capacity)
-        out = apply_experts(x, routing.gates, pairs, weights, F.gelu if exact_gelu else self._activation)
+        out = apply_experts(x, routing.gates, pairs, weights, F.gelu if gelu and not dropout else self._activation)
         if is_recording():
             balance = weighted_balance(routing, config, mask) if config.weight else None
             if pairs.within is not None:
-                counted = torch.ones_like(pairs.within) if mask is None else mask[pairs.token]
-                record("share/experts/dropped", (~pairs.within & counted).sum() / counted.sum())
+                _record_dropped(pairs.within, None if mask is None else mask[pairs.token])
             load = pairs.load() if self.training else None
             self._record(routing.clean.detach(), routing.chosen, load, balance, states.shape[:-1], mask)
         return out.view_as(states)
 
-    def _fast_path(self, states: Tensor, router: CosineRouter, mask: Tensor | None) -> Tensor | None:
+    def _fast_path(
+        self, states: Tensor, router: CosineRouter, mask: Tensor | None, drops: Drops | None
+    ) -> Tensor | None:
         """Return the output by fused kernels and CUDA graphs, None where they do not apply."""
         project, dtype = router.project, _product_dtype(states, self.up_proj)
         weights = Weights(*self._experts(), project.weight, project.bias, router.directions, router.log_scale)
         u = states.reshape(-1, states.shape[-1])  # (t, d)
-        result = fast_forward(u, dtype, self._config(), weights, mask, training=self.training)
+        result = fast_forward(u, dtype, self._config(), weights, mask, training=self.training, drops=drops)
         if result is None:
             return None
         out, loss, stats = result
         if is_recording():
+            if drops is not None and drops.within is not None:
+                within = drops.within > 0
+                _record_dropped(within, None if mask is None else mask[:, None].expand_as(within))
             balance = None if loss is None or stats.losses is None else (loss, *stats.losses)
             self._record(stats.scores, stats.chosen, stats.load, balance, states.shape[:-1], mask)
         return out.view_as(states)
@@ -290,6 +300,12 @@ class SparseMoE(nn.Module):
         record("stat/experts/spread", deviation.mean())
 
 
+def _record_dropped(within: Tensor, counted: Tensor | None) -> None:
+    """Record the share of the pairs that count which exceed the capacity."""
+    counted = torch.ones_like(within) if counted is None else counted
+    record("share/experts/dropped", (~within & counted).sum() / counted.sum())
+
+
 def _spread_of(weight: Tensor) -> Tensor:
     """Return the root mean square distance of matrices (e, ...) from their mean, relative to the norm of the mean."""
     mean = weight.mean(dim=0)
@@ -303,14 +319,6 @@ def _permuted(routing: Routing, mask: Tensor | None, generator: torch.Generator)
     source[tokens] = tokens[torch.randperm(len(tokens), generator=generator)]
     source = source.to(routing.chosen.device)
     return Routing(*(x[source] for x in (routing.clean, routing.noisy, routing.chosen, routing.gates)))
-
-
-def _by_confidence(routing: Routing, mask: Tensor | None) -> Tensor:
-    """Return tokens (t,) by decreasing probability of their first choice, padding last: late ones may be dropped."""
-    best = routing.noisy.detach().softmax(dim=-1).amax(dim=-1)
-    if mask is not None:
-        best = best.masked_fill(~mask, -1.0)
-    return best.argsort(descending=True, stable=True)
 
 
 def _is_exact_gelu(activation: nn.Module) -> bool:

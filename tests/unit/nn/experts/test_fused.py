@@ -274,6 +274,69 @@ def test_forced_reference_path_equals_the_fast_path(kernel_device, monkeypatch, 
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
 
 
+@pytest.fixture
+def fixed_dropout(monkeypatch):
+    """Dropout of every third hidden unit in both paths, whatever the order of the rows."""
+
+    def drop(hidden, p, training=True):
+        kept = (torch.arange(hidden.shape[1], device=hidden.device) % 3 != 0).expand(hidden.shape)
+        return hidden * kept / (1 - p), kept
+
+    monkeypatch.setattr(torch, "native_dropout", drop)
+    monkeypatch.setattr(F, "dropout", lambda *args: drop(*args)[0] if args[1] and args[2] else args[0])
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize(("top", "capacity", "dropout"), [(1, 1.5, 0.1), (2, 0.75, 0.0), (2, 0.0, 0.3), (3, 0.5, 0.5)])
+def test_capacity_and_dropout(kernel_device, monkeypatch, fixed_dropout, training, padded, top, capacity, dropout):
+    """Layers of the released code of GMoE take the fused path: values, gradients and records of the reference."""
+    torch.manual_seed(0)
+    options = {"top": top, "capacity": capacity, "eval_capacity": capacity, "dropout": dropout, "form": "tutel"}
+    layer = SparseMoE(24, 40, inner=32, **options).to(kernel_device).train(training)
+    nn.init.normal_(layer.down_proj_bias)
+    u = torch.randn(6, 7, 24, device=kernel_device, requires_grad=True)
+    mask = torch.arange(42, device=kernel_device).view(6, 7) % 4 != 0 if padded else None
+    results, nodes = [], []
+    for enabled in (True, False):
+        monkeypatch.setattr(fast, "ENABLED", enabled)
+        torch.manual_seed(1)
+        with exclude_padding(mask) if padded else nullcontext(), tape() as side:
+            out = layer(u)
+        nodes.append("FusedExperts" in str(out.grad_fn.next_functions[0][0]))
+        loss = out.square().sum() + sum(side.get("loss/experts", []))
+        plain = torch.autograd.grad(loss, (u, *layer.parameters()), retain_graph=True)
+        grads = torch.autograd.grad(loss, (u, *layer.parameters()), create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in grads), (u, layer.up_proj))
+        results.append({"out": [out], "grads": grads, "plain": plain, "second": second, **side})
+    assert nodes == [True, False]
+    assert results[0].keys() == results[1].keys()
+    if capacity:
+        assert "share/experts/dropped" in results[0]
+        if capacity < 1:
+            assert float(results[0]["share/experts/dropped"][0]) > 0
+    for name, values in results[0].items():
+        for a, b in zip(values, results[1][name], strict=True):
+            a, b = a.detach().double(), b.detach().double()
+            difference, size = (a - b).abs().max(), b.abs().max().clamp_min(0.1)
+            assert difference <= 1e-3 * size, name
+
+
+def test_dropout_keeps_units_with_its_probability(kernel_device):
+    """The masks of forward and backward pass agree: the output is linear in the gate of the last product."""
+    torch.manual_seed(0)
+    layer = SparseMoE(16, 64, count=4, top=1, inner=8, dropout=0.25, noise=0.0).to(kernel_device).train()
+    u = torch.randn(200, 16, device=kernel_device)
+    out = layer(u)
+    (by_down,) = torch.autograd.grad(out.sum(), layer.down_proj, retain_graph=True)
+    bias = torch.autograd.grad(out.sum(), layer.down_proj_bias)[0]
+    linear = (by_down * layer.down_proj).sum() + (bias * layer.down_proj_bias).sum()
+    torch.testing.assert_close(linear, out.sum(), rtol=1e-3, atol=1e-3)
+    assert not torch.equal(layer(u), layer(u))
+    layer.eval()
+    assert torch.equal(layer(u), layer(u))
+
+
 def test_reference_path_on_a_cpu_whatever_the_switch(monkeypatch):
     torch.manual_seed(0)
     layer, u = SparseMoE(8, 16, count=4, inner=5, noise=0.0), torch.randn(3, 7, 8, requires_grad=True)
