@@ -51,10 +51,10 @@ ENCODERS = {
         f"{_BACKBONES}.tabular:Tabular.build",
         "residual MLP or transformer over the columns of a table, with embeddings of categories", takes="table"),
     "mixed": EncoderEntry(
-        f"{_BACKBONES}.mixed:Mixed.build", "`tabular` with features of a text next to it", takes="mixed"),
+        f"{_BACKBONES}.mixed:Mixed.build", "`tabular` with features of a text or an image next to it", takes="mixed"),
     "mixed-columns": EncoderEntry(
-        f"{_BACKBONES}.mixed:MixedColumns.build", "`columns` with components of TF-IDF next to it", takes="mixed",
-        learns=False, tune="frozen"),
+        f"{_BACKBONES}.mixed:MixedColumns.build", "`columns` with components of TF-IDF or of pixels next to it",
+        takes="mixed", learns=False, tune="frozen"),
     "cnn": EncoderEntry(
         f"{_BACKBONES}.small:CNN.build", "four convolutions, for small images", takes="image", defaults=_SMALL),
     "pixel-mlp": EncoderEntry(

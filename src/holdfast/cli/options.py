@@ -81,7 +81,7 @@ Column = Annotated[
     list[str] | None,
     option(
         "Name a column: KEY=NAME with KEY text, premise, hypothesis, message, response, label, domain, split, time, "
-        "id, features; tokens, tags; context, question, answers, answer_start. Repeatable.",
+        "id, features, image; tokens, tags; context, question, answers, answer_start. Repeatable.",
         "--column",
     ),
 ]

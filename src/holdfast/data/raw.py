@@ -18,6 +18,8 @@ from holdfast.core.packed_graphs import PackedGraphs
 from holdfast.core.table import Schema, TableRows, category_columns
 from holdfast.data.decode import decode_image
 
+SIDE = 32  # pixels of images next to a table, where no size is requested
+
 
 class Raw(ABC):
     """A column of n raw examples of one kind."""
@@ -134,7 +136,10 @@ class Table(Raw):
         return len(self.numbers)
 
     def take(self, rows: np.ndarray, *, size: int | None = None) -> TableRows:
-        companion = None if self.companion is None else self.companion.take(rows, size=size)
+        companion = self.companion
+        if companion is not None:
+            size = SIDE if size is None and companion.kind == "image" else size
+            companion = companion.take(rows, size=size)
         numbers, codes = torch.from_numpy(self.numbers[rows]), torch.from_numpy(self.codes[rows])
         return TableRows(self.schema, numbers, codes, companion)
 

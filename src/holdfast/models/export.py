@@ -6,9 +6,9 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from holdfast.models.calibration import temperature_of
 from holdfast.models.outputs import label_thresholds, predict_labels, predict_numbers
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.nn.backbones.bag import BagBackbone
+from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.backbones.mixed import TwoParts
 from holdfast.nn.backbones.tabular import FIRST, MISSING, UNKNOWN, TableBackbone
 from holdfast.tasks.regress import in_units
 
@@ -127,7 +129,7 @@ def _description(saved: SavedModel, sample: Sample, out: Path, format: str) -> d
     return {
         "program": out.name, "format": format, "task": saved.task, "labels": list(saved.classes), "inputs": inputs,
         "output": _output(saved),
-        "preprocessing": _preprocessing(saved, out), **saved.components,
+        "preprocessing": _preprocessing(saved.encoder, out), **saved.components,
         "trained": {"version": saved.record.code["version"], "method": saved.record.spec["method"]},
     }  # fmt: skip
 
@@ -165,8 +167,11 @@ def _columns(saved: SavedModel) -> int:
     return len(INTERVAL) if all(_margin(member) is not None for _, member in saved.all_members) else 1
 
 
-def _preprocessing(saved: SavedModel, out: Path) -> dict[str, Any]:
-    encoder = saved.encoder
+def _preprocessing(encoder: Backbone, out: Path) -> dict[str, Any]:
+    """Describe how raw examples become the inputs of the program; vocabularies and tokenizers are files next to it."""
+    if isinstance(encoder, TwoParts):
+        steps = _preprocessing(encoder.other, out)
+        return {"takes": "mixed", **_table_steps(encoder.table), encoder.kind: steps}
     if isinstance(encoder, TableBackbone):
         return {"takes": "table", **_table_steps(encoder)}
     if encoder.takes == "vector":
@@ -272,6 +277,20 @@ class TableModule(ExportModule):
         return self.predictions(Joint(numbers, codes))
 
 
+class TableTextModule(ExportModule):
+    """Rows of a table with the tokens of a text."""
+
+    def forward(self, numbers: Tensor, codes: Tensor, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
+        return self.predictions(Joint(Joint(numbers, codes), Tokens(ids, mask.bool(), types)))
+
+
+class TableImageModule(ExportModule):
+    """Rows of a table with an image (b, 3, s, s)."""
+
+    def forward(self, numbers: Tensor, codes: Tensor, image: Tensor) -> Tensor:
+        return self.predictions(Joint(Joint(numbers, codes), image))
+
+
 def _check_members(saved: SavedModel) -> None:
     """Raise if the members of an average do not share their inputs."""
     own = saved.encoder.preparation_key()
@@ -298,38 +317,70 @@ def export_module(saved: SavedModel, *, pairs: bool = False) -> tuple[ExportModu
     for _, member in saved.all_members:
         member.model.cpu().eval().requires_grad_(False)
         member.model.precision = "fp32"
-    x = store.take(torch.arange(len(raw)))
-    batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
-    if isinstance(x, Tensor):
-        return TensorModule(saved), Sample({"x": x}, {"x": {0: batch}}, raw)
-    if isinstance(x, Joint) and isinstance(saved.encoder, TableBackbone):
-        named = {"numbers": x.first, "codes": x.second}
-        return TableModule(saved), Sample(named, {name: {0: batch} for name in named}, raw)
-    if not isinstance(x, Tokens):
+    named = _named_inputs(saved.encoder, store.take(torch.arange(len(raw))))
+    if named is None:
         raise BadInput(
             f"models with the encoder {saved.record.spec['encoder']} cannot be exported: use `holdfast serve`"
         )
-    longest = MAX_COUNTS if isinstance(saved.encoder, BagBackbone) else MAX_BATCH
-    length = torch.export.Dim("length", min=2, max=int(saved.encoder.settings.get("length", longest)))
-    named = {"ids": x.ids, "mask": x.mask.long()} | ({} if x.types is None else {"types": x.types})
-    dynamic = {name: {0: batch, 1: length} for name in named}
-    return TokenModule(saved), Sample(named, dynamic, raw)
+    batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
+    sequences = ("ids", "mask", "types")
+    text = saved.encoder.other if isinstance(saved.encoder, TwoParts) else saved.encoder
+    longest = int(text.settings.get("length", MAX_COUNTS if isinstance(text, BagBackbone) else MAX_BATCH))
+    length = torch.export.Dim("length", min=2, max=longest) if "ids" in named else None
+    dynamic = {name: {0: batch, 1: length} if name in sequences else {0: batch} for name in named}
+    return _module_class(named)(saved), Sample(named, dynamic, raw)
+
+
+def _named_inputs(encoder: Backbone, x: Inputs) -> dict[str, Tensor] | None:
+    """Return the inputs of a program as named tensors; None for inputs of another kind."""
+    if isinstance(x, Tensor):
+        return {"image" if isinstance(encoder, TwoParts) else "x": x}
+    if isinstance(x, Tokens):
+        return {"ids": x.ids, "mask": x.mask.long()} | ({} if x.types is None else {"types": x.types})
+    if isinstance(x, Joint) and isinstance(encoder, TwoParts):
+        first, second = _named_inputs(encoder.table, x.first), _named_inputs(encoder, x.second)
+        return None if first is None or second is None else {**first, **second}
+    table = isinstance(x, Joint) and isinstance(encoder, TableBackbone)
+    return {"numbers": x.first, "codes": x.second} if table else None
+
+
+def _module_class(named: Collection[str]) -> type[ExportModule]:
+    if "numbers" not in named:
+        return TokenModule if "ids" in named else TensorModule
+    return TableTextModule if "ids" in named else TableImageModule if "image" in named else TableModule
 
 
 def _example_inputs(saved: SavedModel, *, pairs: bool) -> Raw:
     """Return a few examples of the kind the model expects."""
     encoder, rng = saved.encoder, np.random.default_rng(0)
+    if isinstance(encoder, TwoParts):
+        images = encoder.kind == "image"
+        companion = torch.from_numpy(_example_images(encoder, rng)) if images else _example_texts(encoder.other)
+        return Table.of(replace(_example_rows(encoder.table, rng), companion=companion))
     if encoder.takes == "text":
-        return Texts.of([(text, SAMPLE_TEXTS[0]) for text in SAMPLE_TEXTS] if pairs else list(SAMPLE_TEXTS))
+        texts = _example_texts(encoder)
+        return Texts.of([(text, texts[0]) for text in texts] if pairs else texts)
     if isinstance(encoder, TableBackbone):
-        return _example_rows(encoder, rng)
+        return Table.of(_example_rows(encoder, rng))
     if encoder.takes == "vector":
         return Vectors(rng.normal(size=(len(SAMPLE_TEXTS), int(encoder.settings["inputs"]))))
+    return Pixels(_example_images(encoder, rng))
+
+
+def _example_texts(encoder: Backbone) -> list[str]:
+    """Return texts of different lengths; those for counts of n-grams have some that the model knows."""
+    if not isinstance(encoder, BagBackbone):
+        return list(SAMPLE_TEXTS)
+    known = [gram for grams in encoder.vocabulary.values() for gram in grams[:4]]
+    return [f"{text} {' '.join(known[i:])}" for i, text in enumerate(SAMPLE_TEXTS)]
+
+
+def _example_images(encoder: Backbone, rng: np.random.Generator) -> np.ndarray:
     size = encoder.size or 224
-    return Pixels(rng.integers(0, 256, (len(SAMPLE_TEXTS), 3, size, size), dtype=np.uint8))
+    return rng.integers(0, 256, (len(SAMPLE_TEXTS), 3, size, size), dtype=np.uint8)
 
 
-def _example_rows(encoder: TableBackbone, rng: np.random.Generator) -> Raw:
+def _example_rows(encoder: TableBackbone, rng: np.random.Generator) -> TableRows:
     """Return rows with missing numbers, missing categories and unknown categories."""
     rows, categories = len(SAMPLE_TEXTS), category_columns(encoder.schema)
     known = encoder.knots.isfinite().sum(1).cpu().numpy() - 1  # last knot per number column
@@ -338,4 +389,4 @@ def _example_rows(encoder: TableBackbone, rng: np.random.Generator) -> Raw:
     numbers[0, ::2] = np.nan
     codes = [rng.integers(-2, len(column.categories), rows) for column in categories]
     stacked = np.stack(codes, axis=1) if codes else np.zeros((rows, 0))
-    return Table.of(TableRows(encoder.schema, torch.from_numpy(numbers), torch.from_numpy(stacked.astype(np.int32))))
+    return TableRows(encoder.schema, torch.from_numpy(numbers), torch.from_numpy(stacked.astype(np.int32)))

@@ -6,7 +6,7 @@ import io
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -97,7 +97,7 @@ class RequestParser:
             return self._structured(examples, until)
         if self.kind == "vector" and isinstance(examples[0], list):
             return self._vectors(examples)
-        request = self._rows(examples) if isinstance(examples[0], dict) else self._texts(examples)
+        request = self._rows(examples, until) if isinstance(examples[0], dict) else self._texts(examples)
         if self.kind == "text":
             self._check_length(request.examples)
         return request
@@ -116,21 +116,25 @@ class RequestParser:
         values = [tuple(example) for example in examples] if pair else examples
         return ParsedRequest(values, ("text", type(values[0])))
 
-    def _rows(self, examples: list[Any]) -> ParsedRequest:
-        """Parse objects as rows of a table."""
+    def _rows(self, examples: list[Any], until: float) -> ParsedRequest:
+        """Parse objects as rows of a table; a column of images holds files in base64."""
         for name in _column_names(examples):
             _check_text(1, name, blank=True)
         if self.schema:
             examples = self._complete(examples)
-        columns = model_columns(self.columns, self.schema, self.features)
+        images, kind = None, self.kind
+        columns = model_columns(self.columns, self.schema, self.features, images=self.size is not None) or {}
+        if kind == "mixed" and (column := columns.pop("image", None)) is not None:
+            images, kind = self._images([{"image": row.pop(column)} for row in examples], until).examples, "table"
         data = align_features(read_json_rows(examples, where=WHERE, columns=columns), self.features, self.schema)
-        if data.raw.kind != self.kind:
+        if data.raw.kind != kind:
             raise BadInput(f"the model expects {self.kind}s but the request contains {data.raw.kind}s")
         ids = None if data.ids is None else list(data.ids)
         values = data.raw.take(np.arange(len(data)))
         if self.kind == "vector":
             return ParsedRequest(values.numpy(), ("vector", values.shape[1]), ids)
         if isinstance(values, TableRows):
+            values = values if images is None else replace(values, companion=torch.from_numpy(images))
             return ParsedRequest(values, ("table",), ids)
         return ParsedRequest(values, ("text", type(values[0])), ids)
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -130,6 +131,30 @@ def _vectors():
     from holdfast.data.raw import Vectors
 
     return Vectors(examples("vector"))
+
+
+@pytest.mark.parametrize("form", ["onnx", "torch"])
+def test_tables_with_texts_are_exported(tmp_path, form):
+    rng = np.random.default_rng(0)
+    words = [f"patient {'smokes often' if i % 2 else 'never smoked'} on ward {i}" for i in range(N)]
+    inputs = pd.DataFrame({"age": rng.normal(60, 9, N), "sex": rng.choice(["f", "m", None], N), "note": words})
+    model = DomainClassifier(steps=4, batch=4, device="cpu", cache=False)
+    model.fit(inputs, ["ill", "well"] * (N // 2), domains=["a", "a", "b", "b"] * (N // 4))
+    folder = model.save_pretrained(tmp_path / "model")
+    done = export(folder, tmp_path / f"m{'.onnx' if form == 'onnx' else '.pt2'}", format=form)
+    about = json.loads(done.about.read_text())
+    steps, vocabulary = (
+        about["preprocessing"],
+        json.loads((tmp_path / f"{done.program.name}.vocabulary.json").read_text()),
+    )
+    assert steps["text"]["vocabulary"] == f"{done.program.name}.vocabulary.json"
+    assert [each["name"] for each in about["inputs"]] == ["numbers", "codes", "ids", "mask", "types"]
+    assert vocabulary["text words"][0] in " ".join(words)
+    batch = model._saved.encoder.prepare(model._raw(inputs[:5]).take(np.arange(5))).take(torch.arange(5))
+    tokens = {"ids": batch.second.ids, "mask": batch.second.mask.long(), "types": batch.second.types}
+    tensors = {"numbers": batch.first.first, "codes": batch.first.second, **tokens}
+    outputs = run(done.program, {name: value.numpy() for name, value in tensors.items()})
+    np.testing.assert_allclose(outputs, model.predict_proba(inputs[:5]), atol=1e-5)
 
 
 def test_unsupported_exports_raise(fitted, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,15 +100,15 @@ class CellChecker:
     """Checks batches of one table; `forms` describes how numbers and dates in columns of texts are written.
 
     `trained` names the columns whose form is that of a model's training data. `damaged` lists rows of the file that
-    could not be split into values, so that they are in no batch.
+    could not be split into values, so that they are in no batch. Paths of images are relative to `folder`.
     """
 
     def __init__(
         self, where: str, roles: Roles, need: Collection[str], *, forms: Mapping[str, Form] | None = None,
-        trained: Collection[str] = (), hint: str = SKIP_BAD,
+        trained: Collection[str] = (), hint: str = SKIP_BAD, folder: Path | None = None,
     ) -> None:  # fmt: skip
         self.roles, self.need, self.forms, self.trained = roles, need, dict(forms or {}), set(trained)
-        self.bad = BadCells.of(where, hint)
+        self.bad, self.folder = BadCells.of(where, hint), folder or Path()
         self.damaged: list[int] = []
         self.seen = 0  # rows in batches
         self.missing: Counter[tuple[str, str]] = Counter()  # (column, spelling) -> cells read as missing
@@ -174,6 +175,11 @@ class CellChecker:
         fill = "fill it in or remove the row"
         for name in () if roles.features else roles.texts:  # a text may be missing next to other inputs
             report(is_missing(columns[name]), name, "has no text", fill, show=False)
+        if roles.image is not None:
+            files = columns[roles.image].cast(_TEXT).fill_null("")
+            absent = [path for path in files.unique().to_pylist() if not (self.folder / path).is_file()]
+            mask = pc.call_function("is_in", [files], options=pc.SetLookupOptions(pa.array(absent, _TEXT)))
+            report(mask, roles.image, f"expected an image file in {self.folder}", "fix the path or remove the row")
         for role in ("label", "domain"):
             name = getattr(roles, role)
             if name is None or (role not in self.need and role != "domain"):  # labels may be missing in a prediction

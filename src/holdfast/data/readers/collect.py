@@ -1,13 +1,14 @@
 """Collect the assigned columns of a table batch by batch: texts stay in Arrow, names become codes."""
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
-from holdfast.data.raw import Raw, Texts
+from holdfast.data.raw import ImageFiles, Raw, Texts
 from holdfast.data.readers.codes import CodeColumn, Strings, coded_dataset, times
 from holdfast.data.readers.columns import Roles
 from holdfast.data.readers.features import FeatureCollector, unused_columns
@@ -40,16 +41,19 @@ class _StringColumn:
 
 
 class TableCollector:
-    """Rows read so far, all checked by a `CellChecker`; `need` lists the roles that must be present."""
+    """Rows read so far, all checked by a `CellChecker`; `need` lists the roles that must be present.
 
-    def __init__(self, where: str, roles: Roles, need: Collection[str] = ()) -> None:
-        self.where, self.roles, self.need = where, roles, need
+    Paths of images are relative to `folder`.
+    """
+
+    def __init__(self, where: str, roles: Roles, need: Collection[str] = (), *, folder: Path | None = None) -> None:
+        self.where, self.roles, self.need, self.folder = where, roles, need, folder or Path()
         self.rows = 0
         self.texts = [_StringColumn() for _ in roles.texts]
         self.features = FeatureCollector(where, roles.features, chosen=roles.chosen)
         self.coded = {role: CodeColumn() for role in ("label", "domain", "split") if getattr(roles, role) is not None}
         self.time: list[Any] = []
-        self.ids = _StringColumn()
+        self.ids, self.images = _StringColumn(), _StringColumn()
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Append one batch."""
@@ -58,6 +62,8 @@ class TableCollector:
         roles = self.roles
         for texts, name in zip(self.texts, roles.texts, strict=True):
             texts.add(_as_text(batch.column(name)).fill_null(""))
+        if roles.image is not None:
+            self.images.add(_as_text(batch.column(roles.image)).fill_null(""))
         if roles.features:
             self.features.add(batch)
         for role, codes in self.coded.items():
@@ -72,9 +78,11 @@ class TableCollector:
         """Return all rows as a data set."""
         where, roles, notes = self.where, self.roles, []
         raw: Raw | None = Texts(*(texts.column() for texts in self.texts)) if roles.texts else None
-        columns = None
+        names, columns = roles.texts, None
+        if roles.image is not None:
+            raw, names = ImageFiles([self.folder / path for path in self.images.column().to_pylist()]), (roles.image,)
         if roles.features:
-            raw, columns, notes = self.features.result(raw, roles.texts)
+            raw, columns, notes = self.features.result(raw, names)
         assert raw is not None
         if roles.unused:
             notes = [*notes, f"not used: {unused_columns(roles.unused)}"]

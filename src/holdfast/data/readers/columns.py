@@ -33,7 +33,20 @@ STRUCTURED: dict[str, tuple[str, ...]] = {
 }
 SEVERAL = ("features", *KINDS, "ignore", "labels")  # keys that take a list of columns
 JOINED = "the labels"  # name of the label column that is joined from several columns of 0 and 1
-PLAIN = ("text", "premise", "hypothesis", "message", "response", "label", "domain", "split", "time", "id", *SEVERAL)
+PLAIN = (
+    "text",
+    "image",
+    "premise",
+    "hypothesis",
+    "message",
+    "response",
+    "label",
+    "domain",
+    "split",
+    "time",
+    "id",
+    *SEVERAL,
+)
 KEYS = (*PLAIN, *STRUCTURED)
 
 
@@ -49,6 +62,7 @@ class Roles:
     split: str | None = None
     time: str | None = None
     id: str | None = None
+    image: str | None = None  # column of image files, next to the features or instead of them
     named: Collection[str] = ()  # roles whose columns the user named
     chosen: Collection[str] = ()  # features that the user named
     unused: Mapping[str, str] = field(default_factory=dict)  # name to reason
@@ -144,8 +158,12 @@ def assign(
     labels = _label_columns(finder)
     needed = [role for role in need if role != "label" or not labels]
     roles = finder.roles(needed, ("label", "domain", "split", "time", "id"))
-    taken = [*roles.values(), *labels]
+    image = next(iter(finder.requested("image")), None)
+    taken = [*roles.values(), *labels, *([] if image is None else [image])]
     texts = _text_columns(finder)
+    if image is not None and texts:
+        fix = "remove one of them; --column text= leaves a text out"
+        raise BadInput(f"{where}: rows have the text {texts[0]!r} and the image '{image}', but one is possible: {fix}")
     overridden = {name: kind for kind in KINDS for name in finder.requested(kind)}
     requested, ignored = finder.requested("features"), finder.ignored()
     chosen = [*requested, *(name for name in overridden if name not in requested)]
@@ -153,7 +171,7 @@ def assign(
     if not texts and not requested:
         inputs = [n for n in names if n in overridden or (kinds[n] and n not in taken and n not in ignored)]
     features = {name: overridden.get(name) or kinds[name] for name in inputs}
-    if not texts and not features:
+    if not texts and not features and image is None:
         raise finder.missing("text")
     used, named = [*taken, *texts, *inputs], Counter(names)
     roles_of = Counter(used)
@@ -167,7 +185,9 @@ def assign(
     unused = {name: _reason(name, kinds, texts) for name in left_out}
     if labels:
         roles["label"] = JOINED
-    return Roles(texts, features, **roles, labels=labels, named=set(finder.columns), chosen=chosen, unused=unused)
+    return Roles(
+        texts, features, **roles, image=image, labels=labels, named=set(finder.columns), chosen=chosen, unused=unused
+    )
 
 
 def _label_columns(finder: ColumnFinder) -> tuple[str, ...]:

@@ -29,7 +29,9 @@ def read_excel(
     `carry` names columns that the data set stores unchanged.
     """
     frame, note = read_sheet(path, str(sheet))
-    dataset = read_frame(frame, columns=columns, need=need, skip_bad=skip_bad, where=str(path), carry=carry)
+    dataset = read_frame(
+        frame, columns=columns, need=need, skip_bad=skip_bad, where=str(path), carry=carry, folder=path.parent
+    )
     return replace(dataset, name=path.stem).with_notes(*note)
 
 

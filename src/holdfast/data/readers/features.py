@@ -22,6 +22,7 @@ MAX_CATEGORIES = 1_000  # distinct values of a column up to which it is a catego
 MANY = 100_000  # distinct values that no category column may have
 FEW = 20  # distinct values of a column that is a category, in however few rows
 WORDS = 3  # mean number of words from which distinct strings are texts, not identifiers
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")  # of images
 _DAY = 86_400_000_000  # microseconds
 _OVERRIDE = "--column KIND=NAME with number, category, boolean, date or text changes a kind"
 
@@ -89,11 +90,11 @@ class FeatureCollector:
         column = column.cast(pa.int8()).cast(pa.float64()) if column.type == pa.bool_() else column.cast(pa.float64())
         return column.to_numpy(zero_copy_only=False).astype(np.float32)
 
-    def result(self, texts: Raw | None, text_names: Sequence[str] = ()) -> Inputs:
-        """Return all rows as vectors or as a table, with the `texts` of the columns `text_names` next to them."""
+    def result(self, others: Raw | None, other_names: Sequence[str] = ()) -> Inputs:
+        """Return all rows as vectors or as a table, with the texts or images of the columns `other_names`."""
         numbers = np.concatenate(self.numbers) if self.numbers else np.zeros((0, len(self.numeric)), np.float32)
         self.numbers = []
-        companion = texts if texts is not None else self._text_column()
+        companion = others if others is not None else self._text_column()
         text = [name for name, kind in self.kinds.items() if kind == "text"]
         for name in self.coded:
             if name not in self.unused and name not in text:
@@ -110,14 +111,14 @@ class FeatureCollector:
             fix = "name one with --column text=NAME, category=NAME or number=NAME"
             raise BadInput(f"{self.where} has no text column and no other input, not used: {reasons}: {fix}")
         if not schema and companion is not None:
-            return Inputs(companion, None, [*self._notes(schema, text), *self._unused()])
+            return Inputs(companion, None, [*self._notes(schema, text, companion), *self._unused()])
         codes = [self.coded[name].codes().astype(np.int32) for name in coded]
         stacked = np.stack(codes, axis=1) if codes else np.zeros((len(numbers), 0), np.int32)
         table = Table(
             tuple(schema), numbers if len(varying) == len(self.numeric) else numbers[:, varying], stacked, companion
         )
-        text = [*text_names, *text]
-        notes = [*self._notes(schema, text), *self._unused()]
+        text = [*other_names, *text]
+        notes = [*self._notes(schema, text, companion), *self._unused()]
         return Inputs(table, (*(column.name for column in schema), *text), notes)
 
     def _column(self, name: str) -> Column:
@@ -137,6 +138,8 @@ class FeatureCollector:
             self.unused[name] = "a single value" if distinct else "no values"
         elif distinct == filled or (distinct > FEW and (distinct > MAX_CATEGORIES or 2 * distinct > filled)):
             fix = f"--column text={name} or category={name} uses it"
+            if all(value.lower().endswith(SUFFIXES) for value in column.index):
+                fix = f"--column image={name} reads the images"
             self.unused[name] = f"{distinct:,} distinct values in {filled:,} rows, like an identifier; {fix}"
 
     def _varies(self, name: str, values: np.ndarray) -> bool:
@@ -179,16 +182,17 @@ class FeatureCollector:
         many = len(column.index) > FEW and 2 * len(column.index) > filled
         return name not in self.unused and name not in self.chosen and many
 
-    def _notes(self, schema: Sequence[Column], texts: Sequence[str]) -> list[str]:
+    def _notes(self, schema: Sequence[Column], others: Sequence[str], companion: Raw | None) -> list[str]:
+        """Return a note that lists the columns per kind; `others` are those of the texts or images."""
         if not self.kinds:
             return []
         kinds: dict[str, list[str]] = {}
         for column in schema:
             kinds.setdefault(column.kind, []).append(column.name)
-        if texts:
-            kinds["text"] = list(texts)
+        if others and companion is not None:
+            kinds[companion.kind] = list(others)
         shown = "; ".join(f"{kind}: {', '.join(names[:12])}{_more(names)}" for kind, names in kinds.items())
-        return [f"the input is {len(schema) + len(texts)} columns ({shown}); {_OVERRIDE}"]
+        return [f"the input is {len(schema) + len(others)} columns ({shown}); {_OVERRIDE}"]
 
     def _vector_notes(self) -> list[str]:
         if self.chosen:

@@ -12,8 +12,8 @@ from holdfast.core.files import path_error
 from holdfast.data.dataset import Dataset, encode
 from holdfast.data.part_locations import FILE, is_annotation_folder
 from holdfast.data.raw import ImageFiles
+from holdfast.data.readers.features import SUFFIXES
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 _LAYOUT = "put images at DOMAIN/CLASS/FILE"
 
 

@@ -239,12 +239,12 @@ def _is_text(example: Any) -> bool:
 
 def read_frame(
     frame: pd.DataFrame, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain"),
-    skip_bad: bool = False, where: str = FRAME, carry: Sequence[str] = (),
+    skip_bad: bool = False, where: str = FRAME, carry: Sequence[str] = (), folder: Path | None = None,
 ) -> Dataset:  # fmt: skip
     """Read one example per row; `columns` maps roles to column names, `need` lists required roles.
 
     With `skip_bad`, rows with bad cells are left out with a note. `where` names the data in messages, and `carry` the
-    columns that the data set stores unchanged.
+    columns that the data set stores unchanged. Paths of images are relative to `folder`, by default the current one.
     """
     _check_names(frame, where)
     if not len(frame):
@@ -262,8 +262,8 @@ def read_frame(
         roles = assign(where, table.schema.names, kinds=kinds, columns=columns, need=need)
         forms = {name: form for name, form in forms.items() if roles.features.get(name) == kinds[name]}
         check_carried(where, table.schema.names, carry)
-        collector, rows = TableCollector(where, roles, need), []
-        checker = CellChecker(where, roles, need, forms=forms, trained=trained)
+        collector, rows = TableCollector(where, roles, need, folder=folder), []
+        checker = CellChecker(where, roles, need, forms=forms, trained=trained, folder=folder)
         for before, batch in _counted(table.to_batches()):
             cleaned, positions = checker.clean(with_label_texts(batch, roles, where=where, before=before))
             collector.add(cleaned)

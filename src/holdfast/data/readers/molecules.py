@@ -42,7 +42,7 @@ def smiles_column(path: Path, columns: Mapping[str, str] | None) -> str | None:
     named = dict(columns or {})
     if "smiles" in named:
         return named["smiles"]
-    if path.suffix.lower() not in formats.SUFFIXES or {"text", "premise", "features"} & set(named):
+    if path.suffix.lower() not in formats.SUFFIXES or {"text", "premise", "features", "image"} & set(named):
         return None
     if not path.is_file() or not path.stat().st_size:
         return None  # reported by the table reader

@@ -100,7 +100,7 @@ class _Reader:
             kind = schema.field(name).type
             if pa.types.is_nested(kind) and (name != roles.label or not is_list_of_texts(kind)):
                 raise BadInput(f"{path}: column '{name}' holds {kind}: convert it to texts or numbers")
-        checker = CellChecker(str(path), roles, self.need, forms=forms, trained=trained)
+        checker = CellChecker(str(path), roles, self.need, forms=forms, trained=trained, folder=path.parent)
         chunk, pending = _Chunk(self, roles, forms), None
         for batch in formats.iter_batches(path, types, block, on_invalid=checker.add_damaged, lenient=lenient):
             start = checker.seen
@@ -139,7 +139,10 @@ class _Chunk:
     """Rows of one data set that a reader collects."""
 
     def __init__(self, reader: _Reader, roles: Roles, forms: Mapping[str, Form]) -> None:
-        self.reader, self.collector = reader, TableCollector(str(reader.path), roles, reader.need)
+        self.reader, self.collector = (
+            reader,
+            TableCollector(str(reader.path), roles, reader.need, folder=reader.path.parent),
+        )
         self.forms = stored_forms(forms)
         self.carried: list[pa.RecordBatch] = []
         self.numbers: list[np.ndarray] = []  # rows in the file, if some are left out
@@ -208,7 +211,8 @@ def _column_types(
     lenient: bool = False,
 ) -> dict[str, pa.DataType]:  # fmt: skip
     """Return the columns to read and their types; texts are read as texts even if they look like numbers."""
-    types = {name: formats.text_type(path, schema.field(name).type) for name in roles.texts}
+    names = roles.texts if roles.image is None else (roles.image,)
+    types = {name: formats.text_type(path, schema.field(name).type) for name in names}
     is_csv = path.suffix.lower() in (".csv", ".tsv")
     for name, kind in roles.features.items():
         as_text = name in trained or (is_csv and (lenient or name in forms))

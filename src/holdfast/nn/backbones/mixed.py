@@ -1,6 +1,6 @@
-"""Encoders of a table with a text per row: features of the columns, followed by features of the text.
+"""Encoders of a table with a text or an image per row: features of the columns, followed by those of the other part.
 
-Shapes: b batch, d width.
+Shapes: n rows, b batch, d width, k components, s pixels per side.
 """
 
 from abc import abstractmethod
@@ -11,51 +11,69 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Inputs, Joint
 from holdfast.core.settings import setting
 from holdfast.core.store import JointStore
 from holdfast.core.table import TableRows
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation, fingerprint
+from holdfast.nn.backbones.efficientnet import EfficientNetLite
 from holdfast.nn.backbones.hybrid import set_components
+from holdfast.nn.backbones.resnet import ResNet
+from holdfast.nn.backbones.small import CNN, ImageBackbone, check_side
 from holdfast.nn.backbones.tabular import Columns, TableBackbone, Tabular
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.backbones.tfidf import Tfidf
 
-TFIDF = "tfidf"
+AUTO, TFIDF = "auto", "tfidf"
 COMPONENTS = 32
+SIDE = 16  # pixels per side from which the components of images are computed
+ROWS = 2_000  # training images that the components are computed from, at most
+IMAGES: dict[str, type[ImageBackbone]] = {"cnn": CNN, "resnet18": ResNet, "efficientnet-lite0": EfficientNetLite}
 
 
 class TwoParts(Backbone, LearnedPreparation):
-    """Base of the encoders of tables with a text."""
+    """Base of the encoders of tables with a text or an image; the second encoder is the module `text` or `image`."""
 
     takes: ClassVar[str] = "mixed"
     table: TableBackbone
-    text: Backbone
+    kind: str  # of the second encoder
 
-    def _initialise(self, table: TableBackbone, text: Backbone, settings: dict[str, Any]) -> None:
-        self.table, self.text = table, text
-        self.width, self.schema = table.width + text.width, table.schema
-        self.settings = {"table": table.settings, "text": text.settings, **settings}
+    def _initialise(self, table: TableBackbone, other: Backbone, settings: dict[str, Any]) -> None:
+        self.table, self.kind = table, other.takes
+        self.add_module(self.kind, other)
+        self.width, self.schema, self.size = table.width + other.width, table.schema, other.size
+        self.settings = {"table": table.settings, self.kind: other.settings, **settings}
+
+    @property
+    def other(self) -> Backbone:
+        """Encoder of the texts or images."""
+        module = self.get_submodule(self.kind)
+        assert isinstance(module, Backbone)
+        return module
 
     def prepare(self, examples: Any) -> JointStore:
         assert isinstance(examples, TableRows)
-        return JointStore(self.table.prepare(examples), self.text.prepare(examples.companion))
+        if isinstance(examples.companion, Tensor) != (self.kind == "image"):
+            raise BadInput(f"the model reads a table with one {self.kind} per row: name its column as in training")
+        return JointStore(self.table.prepare(examples), self.other.prepare(examples.companion))
 
     def forward(self, x: Inputs) -> Tensor:
         assert isinstance(x, Joint)
-        return torch.cat([self.table(x.first), self.text(x.second).float()], dim=1)  # (b, d)
+        return torch.cat([self.table(x.first), self.other(x.second).float()], dim=1)  # (b, d)
 
     def blocks(self) -> list[nn.Module]:
-        table, text = self.table.blocks(), self.text.blocks()
-        return [*table[:-1], *text[:-1], nn.ModuleList([*table[-1:], *text[-1:]])]
+        table, other = self.table.blocks(), self.other.blocks()
+        return [*table[:-1], *other[:-1], nn.ModuleList([*table[-1:], *other[-1:]])]
 
     def stack(self) -> nn.ModuleList:
-        return self.text.stack() if isinstance(self.text, TextEncoder) else self.table.stack()
+        return self.other.stack() if isinstance(self.other, TextEncoder) else self.table.stack()
 
     def save(self, folder: Path) -> dict[str, Any]:
-        for name, encoder in (("table", self.table), ("text", self.text)):
+        for name, encoder in (("table", self.table), (self.kind, self.other)):
             (folder / name).mkdir(parents=True, exist_ok=True)
             encoder.save(folder / name)
         return self.settings
@@ -65,66 +83,125 @@ class TwoParts(Backbone, LearnedPreparation):
     def load(cls, folder: Path, settings: dict[str, Any]) -> Self: ...
 
     def preparation_key(self) -> str:
-        return fingerprint(f"{self.table.preparation_key()} {self.text.preparation_key()}")
+        return fingerprint(f"{self.table.preparation_key()} {self.other.preparation_key()}")
 
 
 class Mixed(TwoParts):
-    """The encoder `tabular` next to a text encoder; both are trained, a pretrained one only on request.
+    """The encoder `tabular` next to a text or image encoder; both are trained, a pretrained one only on request.
 
-    With the default base, the features of the text are the principal components of TF-IDF, which training changes.
+    With the default base, the features of a text are the principal components of TF-IDF, which training changes, and
+    those of an image are the outputs of four convolutions.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Settings:
-        base: str = setting(TFIDF, help="encoder of the text: tfidf, minilm, mpnet, a folder, or a name on the hub")
+        base: str = setting(
+            AUTO, help="encoder of the text: tfidf (default), minilm, mpnet, a folder, or a name on the hub; of the "
+            "image: cnn (default), resnet18 or efficientnet-lite0")  # fmt: skip
         form: str = setting("mlp", help="network of the columns: mlp (residual MLP) or transformer")
         dimension: int = setting(128, help="width of the features of the columns")
         depth: int = setting(2, help="residual blocks, or layers of the transformer")
         dropout: float = setting(0.2, help="dropout inside the blocks")
         components: int = setting(64, help="components of TF-IDF")
+        size: int = setting(0, help="pixels per side of the image; 0 for the default of its encoder")
 
-    def __init__(self, table: Tabular, text: Backbone, base: str) -> None:
+    def __init__(self, table: Tabular, other: Backbone, base: str) -> None:
         super().__init__()
-        self._initialise(table, text, {"base": base})
+        self._initialise(table, other, {"base": base})
 
     @classmethod
     def build(cls, training: Callable[[], Any], **settings: Any) -> Self:
         options = asdict(cls.Settings(**settings))
-        base, components = options.pop("base"), options.pop("components")
-        text = _text_encoder(training, base, components)
-        return cls(Tabular.build(training, **options), text, base)
+        base, components, size = (options.pop(name) for name in ("base", "components", "size"))
+        rows = training()
+        if isinstance(rows.companion, Tensor):
+            base = "cnn" if base == AUTO else base
+            check_known("encoder of images next to a table", base, IMAGES)
+            other: Backbone = IMAGES[base].build(training, **({"size": size} if size else {}))
+        else:
+            base = TFIDF if base == AUTO else base
+            other = _text_encoder(rows, base, components)
+        return cls(Tabular.build(lambda: rows, **options), other, base)
 
     @classmethod
     def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
-        family = Tfidf if settings["base"] == TFIDF else TextEncoder
-        text = family.load(folder / "text", settings["text"])
-        return cls(Tabular.load(folder / "table", settings["table"]), text, settings["base"])
+        base = settings["base"]
+        if "image" in settings:
+            check_known("encoder of images next to a table", base, IMAGES)
+            other: Backbone = IMAGES[base].load(folder / "image", settings["image"])
+        else:
+            family = Tfidf if base == TFIDF else TextEncoder
+            other = family.load(folder / "text", settings["text"])
+        return cls(Tabular.load(folder / "table", settings["table"]), other, base)
 
 
 class MixedColumns(TwoParts):
-    """The encoder `columns` next to the principal components of TF-IDF, for linear models and trees."""
+    """The encoder `columns` next to principal components of TF-IDF or of pixels, for linear models and trees."""
 
-    def __init__(self, table: Columns, text: Tfidf) -> None:
+    def __init__(self, table: Columns, other: Backbone) -> None:
         super().__init__()
-        self._initialise(table, text, {})
+        self._initialise(table, other, {})
 
     @classmethod
     def build(cls, training: Callable[[], Any]) -> Self:
-        text = _text_encoder(training, TFIDF, COMPONENTS)
-        assert isinstance(text, Tfidf)
-        return cls(Columns.build(training), text)
+        rows = training()
+        if isinstance(rows.companion, Tensor):
+            other: Backbone = PixelComponents.build(lambda: rows.companion)
+        else:
+            other = _text_encoder(rows, TFIDF, COMPONENTS)
+        return cls(Columns.build(lambda: rows), other)
 
     @classmethod
     def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
-        text = Tfidf.load(folder / "text", settings["text"])
-        return cls(Columns.load(folder / "table", settings["table"]), text)
+        other = (
+            PixelComponents.load(folder / "image", settings["image"])
+            if "image" in settings
+            else Tfidf.load(folder / "text", settings["text"])
+        )
+        return cls(Columns.load(folder / "table", settings["table"]), other)
 
 
-def _text_encoder(training: Callable[[], Any], base: str, components: int) -> Backbone:
+class PixelComponents(ImageBackbone):
+    """Principal components of the pixels of small images, without trained parameters."""
+
+    mean: Tensor  # (3 s s,)
+    directions: Tensor  # (3 s s, k)
+
+    def __init__(self, *, size: int = 32, components: int = COMPONENTS) -> None:
+        super().__init__()
+        self.width, self.size = components, check_side(size)
+        self.settings = {"size": size, "components": components}
+        self.register_buffer("mean", torch.zeros(3 * SIDE**2))
+        self.register_buffer("directions", torch.zeros(3 * SIDE**2, components))
+
+    @classmethod
+    @torch.no_grad()
+    def build(cls, training: Callable[[], Any]) -> Self:
+        images, network = training(), cls()
+        every = max(1, -(-len(images) // ROWS))
+        pixels = network._pixels(images[::every])
+        network.mean.copy_(pixels.mean(0))
+        values, directions = torch.linalg.svd(pixels - network.mean, full_matrices=False)[1:]
+        # the first component has unit variance, so that columns and components have comparable scales
+        scale = values[0].clamp(min=1e-6) / len(pixels) ** 0.5
+        network.directions[:, : len(values[:COMPONENTS])] = directions[:COMPONENTS].T / scale
+        return network
+
+    def _pixels(self, x: Tensor) -> Tensor:
+        """(b, 3, s, s) images to (b, 3 SIDE SIDE) pixels in [0, 1]."""
+        scaled = x if x.is_floating_point() else x.float() / 255
+        return F.adaptive_avg_pool2d(scaled, SIDE).flatten(1)
+
+    def forward(self, x: Inputs) -> Tensor:
+        assert isinstance(x, Tensor)
+        return (self._pixels(x) - self.mean) @ self.directions  # (b, k)
+
+
+def _text_encoder(rows: TableRows, base: str, components: int) -> Backbone:
     """Build the encoder of the texts next to the rows."""
 
     def texts() -> Any:
-        return training().companion
+        return rows.companion
 
     if base == TFIDF:
         bag = Tfidf.build(texts, dimension=components)
