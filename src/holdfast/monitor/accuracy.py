@@ -1,9 +1,10 @@
 """Accuracy of a classifier on examples without labels, with an interval measured on left-out domains.
 
-Three estimates use labelled predictions of a pool of other examples: calibrated confidence, importance weighting
-(Shimodaira, 2000) and difference of confidences (Guillory et al., 2021). Two pools are available: held-out examples of
-the training domains, and examples of domains that were left out of training. The distance of a batch from the training
-domains decides how much each pool counts. Shapes: n examples, c classes.
+Three estimates use labelled predictions of held-out examples of the training domains: calibrated confidence, importance
+weighting (Shimodaira, 2000) and difference of confidences (Guillory et al., 2021). Their mean is the estimate for a
+batch that resembles the training data. A model is too confident on a domain it has not seen, and by how much is known
+from runs that left out one domain each: a line through the changes of confidence and of accuracy of these runs converts
+the change of confidence of a drifted batch. Shapes: n examples, c classes.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ from scipy.special import softmax
 from scipy.stats import t as student_t
 
 from holdfast.models.calibration import fit_temperature
+from holdfast.models.left_out import LeftOut
 
 LEVEL = 0.9  # nominal coverage of the intervals
 ESTIMATES = ("confidence", "weighting", "difference")
 MAX_WEIGHT = 20.0  # times the mean weight of an example
 MAX_ROWS = 4000  # of a pool for importance weights
+SLOPE, SLOPE_SPREAD = 1.5, 1.0  # prior mean and standard deviation of the slope of a line
+OFFSET_SPREAD, NOISE = 0.05, 0.03  # prior standard deviation of its offset, and of domains around it
+FIT_STEPS = 30
 EPSILON = 1e-12
 
 
@@ -67,10 +72,11 @@ class Accuracy:
     confidence: float  # the three estimates
     weighting: float
     difference: float
-    unseen: float  # share of the estimate that comes from left-out domains: 0 for a batch like the training data
+    unseen: float  # distance from the training domains, relative to that between them: 0 without drift of features
     validation: float  # accuracy on held-out examples of the training domains: the naive estimate
     coverage: float | None  # share of left-out domains whose accuracy is inside such an interval
     domains: int  # left-out domains
+    slope: float | None = None  # of the line that converts a change of confidence; None without drift of features
 
     def json(self) -> dict[str, Any]:
         return {name: round(v, 4) if isinstance(v, float) else v for name, v in asdict(self).items()}
@@ -126,22 +132,65 @@ def _summary(probabilities: np.ndarray) -> np.ndarray:
     return np.concatenate([logs, entropy, few], axis=1)
 
 
+@dataclass(frozen=True)
+class Change:
+    """Changes of the mean confidence and of the accuracy from known domains to a left-out one of `count` examples."""
+
+    confidence: float
+    accuracy: float
+    validation: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """Accuracy on a new domain: validation accuracy + offset + slope * change of confidence.
+
+    A rise of the confidence counts as no change, because a new domain seldom increases the accuracy.
+    """
+
+    slope: float
+    offset: float
+
+    @staticmethod
+    def fit(changes: Sequence[Change]) -> Line:
+        """Return the posterior mean of a linear regression with normal priors; the noise is estimated in turns."""
+        x = np.asarray([min(0.0, change.confidence) for change in changes])
+        y = np.asarray([change.accuracy for change in changes])
+        design, prior = np.stack([x, np.ones_like(x)], axis=1), np.asarray([SLOPE, 0.0])
+        noise, solved = NOISE**2, prior
+        for _ in range(FIT_STEPS):
+            weight = np.diag([noise / SLOPE_SPREAD**2, noise / OFFSET_SPREAD**2])
+            solved = np.linalg.solve(design.T @ design + weight, design.T @ y + weight @ prior)
+            noise = (((y - design @ solved) ** 2).sum() + NOISE**2) / (len(x) + 1)
+        return Line(float(solved[0]), float(solved[1]))
+
+    def __call__(self, validation: float, confidence: float) -> float:
+        """Return the accuracy for a change of the mean confidence."""
+        return min(1.0, max(0.0, validation + self.offset + self.slope * min(0.0, confidence)))
+
+
 @dataclass(frozen=True, eq=False)
 class AccuracyEstimator:
     """Estimates for batches of one model: held-out examples of its training domains, and left-out domains if any."""
 
     known: Labelled
-    left_out: Labelled | None
+    changes: tuple[Change, ...] = ()  # per left-out domain
 
     @staticmethod
-    def of(known: Labelled, left_out: Labelled | None, *, seed: int = 0) -> AccuracyEstimator:
-        """Limit the size of the pools."""
+    def of(known: Labelled, left_out: LeftOut | None, *, seed: int = 0) -> AccuracyEstimator:
+        """Limit the size of the pool, and compare each left-out domain with the known domains of its run."""
         rng = np.random.default_rng(seed)
-
-        def limited(pool: Labelled) -> Labelled:
-            return pool.take(np.sort(rng.permutation(len(pool.y))[:MAX_ROWS])) if len(pool.y) > MAX_ROWS else pool
-
-        return AccuracyEstimator(limited(known), None if left_out is None else limited(left_out))
+        changes = []
+        for target in () if left_out is None else np.unique(left_out.target):
+            assert left_out is not None
+            own = left_out.take(left_out.target == target)
+            new, valid = (pool_of(rows.outputs, rows.y, rows.domain) for rows in (own.unseen, own.valid))
+            if new is not None:
+                changes.append(_change(new, known if valid is None else valid))  # averages store no validation rows
+        if len(known.y) > MAX_ROWS:
+            known = known.take(np.sort(rng.permutation(len(known.y))[:MAX_ROWS]))
+        return AccuracyEstimator(known, tuple(changes))
 
     @cached_property
     def validation(self) -> float:
@@ -149,33 +198,31 @@ class AccuracyEstimator:
         return float(self.known.correct.mean())
 
     @cached_property
-    def errors(self) -> np.ndarray:
-        """Error of the combined estimate for each left-out domain, from the other left-out domains."""
-        return np.asarray([combined(own) - true for own, true in self._trials])
+    def line(self) -> Line:
+        """Line through all left-out domains."""
+        return Line.fit(self.changes)
 
     @cached_property
-    def _trials(self) -> list[tuple[dict[str, float], float]]:
-        """Estimates and true accuracy per left-out domain, if it is not part of the pool."""
-        pool, trials = self.left_out, []
-        for name in [] if pool is None else np.unique(pool.domain):
-            assert pool is not None
-            own, others = pool.take(pool.domain == name), pool.take(pool.domain != name)
-            if len(others.y):
-                trials.append((estimates(own.probabilities, others), float(own.correct.mean())))
-        return trials
+    def errors(self) -> np.ndarray:
+        """Error of the estimate for each left-out domain, with a line through the other left-out domains."""
+        if len(self.changes) < 2:
+            return np.zeros(0)
+        estimated = []
+        for i, own in enumerate(self.changes):
+            line = Line.fit([*self.changes[:i], *self.changes[i + 1 :]])
+            estimated.append(line(own.validation, own.confidence) - own.validation - own.accuracy)
+        return np.asarray(estimated)
 
     @cached_property
     def coverage(self) -> float | None:
         """Share of left-out domains inside the interval that the other ones determine; None for fewer than three."""
-        errors = self.errors
-        if len(errors) < 3:
+        if len(self.errors) < 3:
             return None
-        sizes = np.unique(self.left_out.domain, return_counts=True)[1] if self.left_out is not None else ()
         inside = []
-        for i, size in enumerate(sizes):
-            others, true = np.delete(errors, i), self._trials[i][1]
-            half = _half_width(others, true * (1 - true) / size)
-            inside.append(abs(errors[i]) <= half)
+        for i, own in enumerate(self.changes):
+            true = own.validation + own.accuracy
+            half = _half_width(np.delete(self.errors, i), true * (1 - true) / own.count)
+            inside.append(abs(self.errors[i]) <= half)
         return float(np.mean(inside))
 
     def estimate(self, batch: np.ndarray, *, unseen: float) -> Accuracy:
@@ -185,26 +232,34 @@ class AccuracyEstimator:
         differ from one another.
         """
         own = estimates(batch, self.known)
-        share = unseen if self.left_out is not None else 0.0
-        if share and self.left_out is not None:
-            other = estimates(batch, self.left_out)
-            own = {name: (1 - share) * own[name] + share * other[name] for name in ESTIMATES}
+        drifted = unseen > 0 and bool(self.changes)
         value = combined(own)
-        low, high = self._interval(value, len(batch), unseen)
-        domains = len(np.unique(self.left_out.domain)) if self.left_out is not None else 0
+        if drifted:
+            value = self.line(self.validation, _confidence(batch) - _confidence(self.known.probabilities))
+        low, high = self._interval(value, len(batch), unseen, drifted)
         return Accuracy(
-            value, low, high, **own, unseen=share, validation=self.validation, coverage=self.coverage, domains=domains
-        )
+            value, low, high, **own, unseen=unseen, validation=self.validation, coverage=self.coverage,
+            domains=len(self.changes), slope=self.line.slope if drifted else None,
+        )  # fmt: skip
 
-    def _interval(self, value: float, count: int, unseen: float) -> tuple[float | None, float | None]:
+    def _interval(self, value: float, count: int, unseen: float, drifted: bool) -> tuple[float | None, float | None]:
         """Return the ends of the interval; none for a batch of an unseen domain if two left-out domains are missing."""
         smoothed = (value * count + 1) / (count + 2)  # Laplace: an estimate of 1 is not certain
-        spread = smoothed * (1 - smoothed)
-        noise = spread / count + (1 - unseen) ** 2 * spread / len(self.known.y)
+        noise = smoothed * (1 - smoothed) * (1 / count + 1 / len(self.known.y))
         if unseen > 0.5 and len(self.errors) < 2:
             return None, None
-        half = _half_width(unseen * self.errors, noise)
+        half = _half_width(self.errors if drifted else np.zeros(0), noise)
         return max(0.0, value - half), min(1.0, value + half)
+
+
+def _confidence(probabilities: np.ndarray) -> float:
+    return float(probabilities.max(axis=1).mean())
+
+
+def _change(new: Labelled, valid: Labelled) -> Change:
+    confidence = _confidence(new.probabilities) - _confidence(valid.probabilities)
+    before, after = float(valid.correct.mean()), float(new.correct.mean())
+    return Change(confidence, after - before, before, len(new.y))
 
 
 def _half_width(errors: np.ndarray, noise: float) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from holdfast.core.errors import BadInput
 from holdfast.monitor.check import BatchCheck
 from holdfast.monitor.drift import Finding
+from holdfast.monitor.sequence import SUFFIX
 
 CONDITION = re.compile(r"accuracy\s*<\s*(0?\.\d+|0|1|1\.0+)")
 COSTLY = 0.02  # accuracy
@@ -82,7 +83,7 @@ def _cost(check: BatchCheck) -> str:
 
 
 def _advice(check: BatchCheck, model: str, data: str) -> str:
-    names = [finding.name for finding in check.drifted]
+    names = [finding.name.removesuffix(f" {SUFFIX}") for finding in check.drifted]
     pipeline = [name for name in names if name.startswith("missing values of")]
     if pipeline:
         return f"check where the {pipeline[0]} come from"

@@ -32,8 +32,9 @@ from holdfast.monitor.drift import (
     median_distance,
 )
 from holdfast.monitor.observe import Observed
+from holdfast.monitor.sequence import Past, SequenceTest, Summary
 
-LEVEL = 0.005  # probability of a false alarm per batch
+LEVEL = 0.01  # probability of a false alarm per batch
 FOREIGN = 95.0  # percentile above which an example counts as foreign
 MAX_TESTED = 1000  # examples of a batch that are tested: more would make negligible changes significant
 MAX_SHOWN = 20  # drifted examples
@@ -58,6 +59,7 @@ class BatchCheck:
     examples: list[dict[str, Any]] = field(default_factory=list)  # most drifted
     note: str = ""
     since: str = ""  # first batch of the present drift
+    summary: Summary | None = None  # of the batch, for tests together with later ones
 
     @property
     def drifted(self) -> list[Finding]:
@@ -106,9 +108,12 @@ class Checker:
         if self.predicts != "classes":
             return None
         known = pool_of(self.reference.outputs, self.reference.y, self.reference.domain)
-        unseen = None if self.left_out is None else self.left_out.unseen
-        left_out = None if unseen is None else pool_of(unseen.outputs, unseen.y, unseen.target)
-        return None if known is None else AccuracyEstimator.of(known, left_out, seed=self.seed)
+        return None if known is None else AccuracyEstimator.of(known, self.left_out, seed=self.seed)
+
+    @cached_property
+    def sequence(self) -> SequenceTest:
+        """Test of several batches together."""
+        return SequenceTest(self.reference, self.predicts, self.seed)
 
     @cached_property
     def median(self) -> float:
@@ -128,11 +133,12 @@ class Checker:
         return float(np.mean(values)) if values else None
 
     def check(
-        self, batch: str, domain: str | None, observed: Observed, y: np.ndarray | None = None, *, groups: int = 1
-    ) -> BatchCheck:
+        self, batch: str, domain: str | None, observed: Observed, y: np.ndarray | None = None, *, groups: int = 1,
+        past: Sequence[Past] = (),
+    ) -> BatchCheck:  # fmt: skip
         """Check one batch, or one of several `groups` of a batch, which share the level.
 
-        `y` are classes, or numbers, of the examples whose label is known.
+        `y` are classes, or numbers, of the examples whose label is known; `past` are earlier batches, oldest first.
         """
         count, truth = self._truth(observed, y)
         shares = self._predicted(observed.answers)
@@ -142,7 +148,8 @@ class Checker:
         rng = np.random.default_rng(derive(self.seed, "watch", batch, domain or ""))
         tested = observed.take(np.sort(rng.permutation(len(observed))[:MAX_TESTED]))
         group, mask = self._group(domain), self._mask(domain)
-        findings = self.findings(tested, domain, groups=groups)
+        summary = self.sequence.summary(tested)
+        findings = self.findings(tested, domain, groups=groups, past=past, summary=summary)
         features = findings[0] if findings and findings[0].name == "features" else None
         foreign = None if observed.foreign is None else float((observed.foreign > FOREIGN).mean())
         unseen = self._unseen(tested) if features is not None and features.drifted else 0.0
@@ -152,16 +159,27 @@ class Checker:
             batch, domain, len(observed), findings, None if features is None else features.statistic, foreign, shares,
             self._shift(tested), accuracy, truth, count,
             "all training domains" if group == 0 else f"the training domain {domain}", self._examples(observed, mask),
+            summary=summary,
         )  # fmt: skip
 
-    def findings(self, tested: Observed, domain: str | None = None, *, groups: int = 1) -> list[Finding]:
-        """Test all examples for drift; the test of the features is the first, if the model has features."""
+    def findings(
+        self, tested: Observed, domain: str | None = None, *, groups: int = 1, past: Sequence[Past] = (),
+        summary: Summary | None = None,
+    ) -> list[Finding]:  # fmt: skip
+        """Test all examples for drift; the test of the features is the first, if the model has features.
+
+        With `past` batches, the test of the latest batches together has half of the level.
+        """
         group, mask = self._group(domain), self._mask(domain)
         others = [*self._predictions(tested, mask), *self._inputs(tested, mask)]
         if self.reference.columns is not None:
             own = InputStatistics(numbers=tested.numbers, codes=tested.codes)
             others += compare_columns(own, self.reference.columns, group)
-        return corrected(self._features(tested, mask), others, level=self.level / groups)
+        features, level = self._features(tested, mask), self.level / groups
+        joint = []
+        if past:
+            joint = self.sequence.findings(past, summary or self.sequence.summary(tested), mask, level=level)
+        return [*corrected(features, others, level=level, parts=2 if joint else 1), *joint]
 
     def _mask(self, domain: str | None) -> np.ndarray:
         """Return which examples of the reference a domain is compared with."""

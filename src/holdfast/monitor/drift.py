@@ -7,7 +7,7 @@ else with tests of single variables. Shapes: n and m examples, d axes, r permuta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -94,14 +94,19 @@ def _permutation_p(value: float, permuted: np.ndarray) -> float:
     return float(np.clip(fitted, 1e-12, counted))
 
 
-def compare_classes(predicted: np.ndarray, expected: np.ndarray, classes: int) -> Finding | None:
+def compare_classes(predicted: np.ndarray, expected: np.ndarray, classes: int) -> Finding:
     """Compare the mix of predicted classes with that of the reference by a chi-square test."""
-    counts = np.stack([np.bincount(each, minlength=classes) for each in (predicted, expected)])
+    return compare_counts("predictions", *(np.bincount(each, minlength=classes) for each in (predicted, expected)))
+
+
+def compare_counts(name: str, batch: np.ndarray, reference: np.ndarray) -> Finding:
+    """Compare counts (c,) of classes or categories by a chi-square test."""
+    counts = np.stack([batch, reference])
     merged = _merge_rare(counts)
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     variation = float(np.abs(shares[0] - shares[1]).sum() / 2)
     p = 1.0 if merged.shape[1] < 2 else float(chi2_contingency(merged).pvalue)  # pyright: ignore[reportAttributeAccessIssue]
-    return Finding("predictions", variation, None, None, p)
+    return Finding(name, variation, None, None, p)
 
 
 def _merge_rare(counts: np.ndarray) -> np.ndarray:
@@ -173,13 +178,13 @@ def _missing(name: str, count: int, total: int, before: int, all_before: int) ->
     return compare_shares(f"missing values of {name}", (count, total), (before, all_before))
 
 
-def corrected(features: Finding | None, others: Sequence[Finding], *, level: float) -> list[Finding]:
+def corrected(features: Finding | None, others: Sequence[Finding], *, level: float, parts: int = 1) -> list[Finding]:
     """Correct the p values of one batch: half of the level is that of the features, the others share the rest.
 
-    The others are corrected by Holm's method. The error rate of the batch as a whole is at most the level.
+    The others are corrected by Holm's method. The error rate of the batch as a whole is at most the level, or that of
+    one of several `parts` of it.
     """
-    split = 2 if features is not None and others else 1
-    known = [] if features is None else [(features, min(1.0, split * features.p))]
-    holms = holm([finding.p for finding in others])
-    known += [(f, min(1.0, split * (1.0 if p is None else p))) for f, p in zip(others, holms, strict=True)]
-    return [Finding(f.name, f.statistic, f.value, f.expected, f.p, corrected=p, drifted=p < level) for f, p in known]
+    split = parts * (2 if features is not None and others else 1)
+    known = [] if features is None else [(features, split * features.p)]
+    known += [(f, split * (1.0 if p is None else p)) for f, p in zip(others, holm([f.p for f in others]), strict=True)]
+    return [replace(f, corrected=min(1.0, p), drifted=p < level) for f, p in known]

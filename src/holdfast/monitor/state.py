@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ MAX_ENTRIES = 10_000  # of the history; the oldest are dropped
 MAX_BYTES = 1 << 26
 WAIT = 60.0  # seconds for another process
 KEY = ("model", "data", "batch", "domain")  # an entry with equal values is replaced
+SUMMARIES = 20  # of the latest batches of a domain
 KEPT_FIELDS = (
     "batch", "domain", "rows", "discrepancy", "foreign", "predicted", "labelled", "drifted", "since", "accuracy",
     "true",
@@ -60,7 +62,7 @@ def add_entries(folder: Path, entries: Sequence[Entry]) -> list[Entry]:
             history = read_history(folder)
             new = {_key(entry): entry for entry in entries}
             merged = [new.pop(_key(entry), entry) for entry in history]
-            merged = [*merged, *new.values()][-MAX_ENTRIES:]
+            merged = _without_old_summaries([*merged, *new.values()][-MAX_ENTRIES:])
             lines = (json.dumps(entry, sort_keys=True, allow_nan=False) for entry in merged)
             write_text(folder / FILE, "".join(f"{line}\n" for line in lines))
     except Timeout:
@@ -71,11 +73,28 @@ def add_entries(folder: Path, entries: Sequence[Entry]) -> list[Entry]:
     return merged
 
 
-def entry_of(check: dict[str, Any], *, model: str, data: str) -> Entry:
+def _without_old_summaries(entries: Sequence[Entry]) -> list[Entry]:
+    """Drop the summaries of all but the latest batches of each domain, which later tests use."""
+    counts: Counter[tuple[Any, ...]] = Counter()
+    shortened = []
+    for entry in reversed(entries):
+        counts[entry["model"], entry["domain"]] += 1
+        old = counts[entry["model"], entry["domain"]] > SUMMARIES
+        shortened.append({k: v for k, v in entry.items() if k != "summary"} if old else entry)
+    return shortened[::-1]
+
+
+def entry_of(check: dict[str, Any], summary: Mapping[str, Any] | None, *, model: str, data: str) -> Entry:
     """Return the entry of a checked batch; rows and examples are not stored."""
     written = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%d %H:%M:%S")
     fields = {name: check[name] for name in KEPT_FIELDS}
-    return {"time": written, "model": model, "data": data, **fields}
+    return {
+        "time": written,
+        "model": model,
+        "data": data,
+        **fields,
+        **({} if summary is None else {"summary": summary}),
+    }
 
 
 def _key(entry: Entry) -> tuple[Any, ...]:

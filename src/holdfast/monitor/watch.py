@@ -23,6 +23,7 @@ from holdfast.monitor.check import LEVEL, BatchCheck, Checker
 from holdfast.monitor.log import is_log, read_log
 from holdfast.monitor.observe import Observed, build_reference, check_watchable, observe
 from holdfast.monitor.page import batch_grid, example_grid, finding_grid, timeline
+from holdfast.monitor.sequence import past_batches
 from holdfast.monitor.state import Entry, add_entries, entry_of, first_drifted, read_history
 from holdfast.report.page import write_watch
 from holdfast.report.terminal import Grid
@@ -112,36 +113,38 @@ def watch(
     version = file_digest(current_folder(folder) / WEIGHTS)[:16]
     place = folder if state is None else Path(state)
     history = [*read_history(place, version)]
-    pairs: list[tuple[Batch | None, list[BatchCheck]]] = []
+    sources: list[tuple[str, str, Batch | Observed]] = []  # name, digest of the rows, and the batch
     if is_log(data):
         if labels is not None or by is not None:
             raise BadInput(f"{data} is the log of a server, which has no ids and no columns: remove --labels and --by")
-        for name, observed in read_log(Path(str(data)), known, rows=rows):
-            pairs.append((None, [checker.check(name, None, observed)]))
+        sources += [(name, "log", observed) for name, observed in read_log(Path(str(data)), known, rows=rows)]
     else:
         batches, read_notes = read_batches(saved, data, by=by, rows=rows, columns=columns, skip_bad=skip_bad)
         notes += read_notes
         if labels is not None:
             batches, label_notes = with_labels(batches, read_labels(Path(labels), columns=columns), saved)
             notes += label_notes
-        for batch in batches:
-            observed = observe(saved, batch.dataset.raw, known, device=target)
-            pairs.append((batch, _checks(checker, batch, observed, show_inputs=show_inputs)))
+        sources += [(each.name, each.dataset.raw.digest(np.arange(len(each.ids)))[:16], each) for each in batches]
+    present = {(digest, name) for name, digest, _ in sources}
+    history = [entry for entry in history if (entry["data"], entry["batch"]) not in present]  # these are checked again
     checks, entries = [], []
-    for batch, results in pairs:
-        digest = "log" if batch is None else batch.dataset.raw.digest(np.arange(len(batch.ids)))[:16]
+    for name, digest, source in sources:
+        if isinstance(source, Observed):
+            results = [checker.check(name, None, source, past=past_batches(history, None))]
+        else:
+            observed = observe(saved, source.dataset.raw, known, device=target)
+            results = _checks(checker, source, observed, history, show_inputs=show_inputs)
         for check in results:
-            entry = entry_of(check.json(), model=version, data=digest)
-            same = [e for e in history if all(e[k] == entry[k] for k in ("data", "batch", "domain"))]
-            history = [e for e in history if e not in same] + [entry]
+            entry = entry_of(check.json(), check.summary, model=version, data=digest)
+            history = [*history, entry]
             check = replace(check, since=first_drifted(history, check.domain))
             entry["since"] = check.since
             checks.append(check)
             entries.append(entry)
     if keep:
         add_entries(place, entries)
-    source = data.name if isinstance(data, Dataset) else str(data)
-    alerts = [text for check in checks if (text := alert(check, model=str(model), data=source))]
+    place_of_data = data.name if isinstance(data, Dataset) else str(data)
+    alerts = [text for check in checks if (text := alert(check, model=str(model), data=place_of_data))]
     failed = any(condition.holds(check) for condition in conditions for check in checks)
     grids = [batch_grid(checks)]
     grids += [finding_grid(check) for check in checks if check.drifted][-3:]
@@ -162,7 +165,9 @@ def headline(checks: Sequence[BatchCheck]) -> str:
     return f"Drift in {drifted} of {tested} tested batches." if tested else "No batch has enough examples to be tested."
 
 
-def _checks(checker: Checker, batch: Batch, observed: Observed, *, show_inputs: bool) -> list[BatchCheck]:
+def _checks(
+    checker: Checker, batch: Batch, observed: Observed, history: Sequence[Entry], *, show_inputs: bool
+) -> list[BatchCheck]:
     """Check a batch as a whole and each of its domains."""
     domains = batch.domains
     groups: list[tuple[str | None, np.ndarray]] = list(domains.items())
@@ -170,7 +175,8 @@ def _checks(checker: Checker, batch: Batch, observed: Observed, *, show_inputs: 
         groups = [(None, np.arange(len(observed))), *groups]
     checks = []
     for domain, rows in groups:
-        check = checker.check(batch.name, domain, observed.take(rows), batch.y[rows], groups=len(groups))
+        past = past_batches(history, domain)
+        check = checker.check(batch.name, domain, observed.take(rows), batch.y[rows], groups=len(groups), past=past)
         examples = [_named(example, batch, rows, show_inputs) for example in check.examples]
         checks.append(replace(check, examples=examples))
     return checks

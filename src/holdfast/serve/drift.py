@@ -23,6 +23,7 @@ from holdfast.monitor.check import BatchCheck
 from holdfast.monitor.drift import MIN_ROWS
 from holdfast.monitor.log import ServedLog
 from holdfast.monitor.observe import Observed, observed_of, statistics_of
+from holdfast.monitor.sequence import KEPT, Past
 from holdfast.monitor.watch import model_checker
 from holdfast.serve.metrics import Gauges
 
@@ -47,6 +48,7 @@ class DriftMonitor:
         self._queue: queue.SimpleQueue[tuple[Raw, ClassPredictions] | None] = queue.SimpleQueue()
         self._lock, self._waiting, self.unwatched, self.examples, self.windows = threading.Lock(), 0, 0, 0, 0
         self._pending: list[Observed] = []
+        self._past: list[Past] = []
         self.latest: BatchCheck | None = None
         self._thread = threading.Thread(target=self._run, name="holdfast-drift", daemon=True)
         self._thread.start()
@@ -92,7 +94,9 @@ class DriftMonitor:
         if sum(map(len, self._pending)) < self.window:
             return
         joined, self._pending = Observed.cat(self._pending), []
-        check = self.checker.check(f"window {self.windows + 1}", None, joined)
+        check = self.checker.check(f"window {self.windows + 1}", None, joined, past=self._past)
+        assert check.summary is not None
+        self._past = [*self._past, Past(check.summary, [finding.name for finding in check.drifted])][-KEPT:]
         with self._lock:
             self.latest, self.windows = check, self.windows + 1
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.monitor.accuracy import ESTIMATES, AccuracyEstimator, Labelled, combined, estimates, pool_of
+from holdfast.models.left_out import LeftOut
+from holdfast.monitor.accuracy import (
+    ESTIMATES,
+    AccuracyEstimator,
+    Change,
+    Labelled,
+    Line,
+    combined,
+    estimates,
+    pool_of,
+)
 
 
 def predictions(n: int, *, skill: float, seed: int, domain: int = 0, boast: float = 1.0) -> Labelled:
@@ -17,8 +27,15 @@ def predictions(n: int, *, skill: float, seed: int, domain: int = 0, boast: floa
     return Labelled(np.stack([1 - p, p], axis=1), y, np.full(n, domain))
 
 
-def joined(*pools: Labelled) -> Labelled:
-    return Labelled(*(np.concatenate([getattr(p, name) for p in pools]) for name in ("probabilities", "y", "domain")))
+def left_out(known: Labelled, unseen: dict[int, Labelled]) -> LeftOut:
+    """Outputs of one run per left-out domain, with `known` as validation rows of another domain."""
+    pieces = [
+        (pool, np.full(len(pool.y), domain), np.full(len(pool.y), target))
+        for target, own in unseen.items()
+        for domain, pool in ((target, own), (0, known))
+    ]
+    arrays = [np.concatenate(each) for each in zip(*((d, t, p.y, p.probabilities) for p, d, t in pieces), strict=True)]
+    return LeftOut(tuple("abcdefgh"), *arrays)
 
 
 @pytest.mark.parametrize("boast", [1.0, 3.0])
@@ -38,13 +55,14 @@ def test_left_out_domains_correct_a_loss_that_confidence_does_not_show():
     known = predictions(1000, skill=1.5, seed=0)
     flipped = [predictions(500, skill=1.5, seed=i, domain=i) for i in (1, 2, 3)]
     wrong = np.random.default_rng(0).random((3, 500)) < 0.2
-    unseen = joined(
-        *(Labelled(p.probabilities, np.where(w, 1 - p.y, p.y), p.domain) for p, w in zip(flipped, wrong, strict=True))
-    )
+    unseen = {
+        i: Labelled(p.probabilities, np.where(w, 1 - p.y, p.y), p.domain)
+        for i, (p, w) in enumerate(zip(flipped, wrong, strict=True), start=1)
+    }
     batch = predictions(500, skill=1.5, seed=9)
     y = np.where(np.random.default_rng(5).random(500) < 0.2, 1 - batch.y, batch.y)
     true = (batch.probabilities.argmax(axis=1) == y).mean()
-    estimator = AccuracyEstimator.of(known, unseen)
+    estimator = AccuracyEstimator.of(known, left_out(known, unseen))
     result = estimator.estimate(batch.probabilities, unseen=1.0)
     assert abs(result.estimate - true) < 0.05
     assert result.low is not None
@@ -54,8 +72,36 @@ def test_left_out_domains_correct_a_loss_that_confidence_does_not_show():
     assert result.coverage == 1.0
     assert result.domains == 3
     assert estimator.estimate(batch.probabilities, unseen=0.0).estimate == pytest.approx(result.validation, abs=0.03)
-    halfway = estimator.estimate(batch.probabilities, unseen=0.5)
-    assert result.estimate < halfway.estimate < result.validation
+    assert result.slope == pytest.approx(1.5, abs=0.5)  # the confidence did not change, so the slope stays as it was
+
+
+def test_left_out_domains_show_how_steeply_accuracy_falls_with_confidence():
+    known = predictions(2000, skill=1.5, seed=0)
+
+    def harder(seed: int, loss: float) -> Labelled:
+        """Flip labels, and lower the confidence by a third of what the accuracy loses."""
+        own = predictions(2000, skill=1.5, seed=seed)
+        rng = np.random.default_rng(seed)
+        y = np.where(rng.random(2000) < loss, 1 - own.y, own.y)
+        p = own.probabilities
+        return Labelled(p + (0.5 - p) * loss / 1.45, y, own.domain)
+
+    losses = {1: 0.05, 2: 0.2, 3: 0.35}
+    estimator = AccuracyEstimator.of(known, left_out(known, {i: harder(i, loss) for i, loss in losses.items()}))
+    assert estimator.line.slope > 2
+    batch = harder(9, 0.28)
+    result, true = estimator.estimate(batch.probabilities, unseen=1.0), batch.correct.mean()
+    naive = abs(result.validation - true)
+    assert abs(result.estimate - true) < 0.25 * naive
+    assert abs(result.difference - true) > 0.5 * naive  # the change of confidence alone
+    assert np.abs(estimator.errors).max() < 0.1  # each domain from the others
+
+
+def test_a_rise_of_the_confidence_promises_nothing():
+    line = Line.fit([Change(-0.1, -0.2, 0.9, 300), Change(-0.02, -0.03, 0.9, 300)])
+    assert line(0.8, 0.1) == line(0.8, 0.0) <= 0.8 + line.offset
+    assert Line.fit([]).slope == pytest.approx(1.5)
+    assert line(0.1, -0.9) == 0.0
 
 
 def test_without_left_out_domains_there_is_no_interval_for_a_new_domain():
