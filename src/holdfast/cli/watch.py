@@ -34,7 +34,7 @@ def watch(
         list[str] | None,
         options.option("Exit with code 1 on drift, or accuracy<NUMBER such as accuracy<0.8. Repeatable.", "--fail-on"),
     ] = None,
-    level: Annotated[float, typer.Option(help="Probability of a false alarm per batch.")] = 0.005,
+    level: Annotated[float, typer.Option(help="Probability of a false alarm per batch.")] = 0.01,
     out: Annotated[Path, typer.Option(help="HTML report to write.")] = Path("watch.html"),
     state: Annotated[
         Path | None, options.option("Folder of the history watch.jsonl. [default: the model folder]")

@@ -84,6 +84,10 @@ class SequenceTest:
         return self._random_features(self.reference.coordinates)
 
     @cached_property
+    def _spectra(self) -> dict[bytes, np.ndarray]:
+        return {}
+
+    @cached_property
     def _values(self) -> dict[str, tuple[np.ndarray, Callable[[Observed], np.ndarray | None]]]:
         """Statistics of one number per example: values of the reference, and how to read those of a batch."""
         known, values = self.reference, {}
@@ -141,12 +145,19 @@ class SequenceTest:
         sizes = _rows(latest), len(known) + _rows(earlier)
         expected = (known.sum(axis=0) + _pooled(earlier, MEAN) * _rows(earlier)) / sizes[1]
         distance = float(((own - expected) ** 2).sum())
-        weights = np.linalg.eigvalsh(np.cov(known.T)).clip(0) * (1 / sizes[0] + 1 / sizes[1])
+        weights = self._spectrum(mask) * (1 / sizes[0] + 1 / sizes[1])
         mean, variance, third = weights.sum(), 2 * (weights**2).sum(), 8 * (weights**3).sum()
         if variance <= 0:
             return Finding(MEAN, distance, None, None, 1.0)
         p = float(pearson3.sf(distance, third / variance**1.5, mean, np.sqrt(variance)))
         return Finding(MEAN, distance, None, None, float(np.clip(p, 1e-12, 1.0)))
+
+    def _spectrum(self, mask: np.ndarray) -> np.ndarray:
+        """Return the eigenvalues (k,) of the covariance of the random features of one example."""
+        key = mask.tobytes()
+        if key not in self._spectra:
+            self._spectra[key] = np.linalg.eigvalsh(np.cov(self._known[mask].T)).clip(0)
+        return self._spectra[key]
 
     def _others(self, latest: Sequence[Summary], earlier: Sequence[Summary], mask: np.ndarray) -> list[Finding]:
         """Compare the counts of predicted classes and of binned values."""

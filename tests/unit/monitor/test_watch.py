@@ -15,6 +15,7 @@ from holdfast.core.errors import BadInput
 from holdfast.estimator import DomainClassifier, DomainRegressor
 from holdfast.models.saved import load_model
 from holdfast.monitor.alerts import parse_conditions
+from holdfast.monitor.sequence import SUFFIX
 from holdfast.monitor.state import FILE, MAX_ENTRIES, add_entries, first_drifted, read_history
 from holdfast.monitor.watch import watch
 
@@ -109,6 +110,27 @@ def test_history_continues_and_repeated_batches_are_replaced(model, batches, tmp
     assert len(read_history(model)) == 1
     assert load_model(model).reference is not None
     (model / FILE).unlink()
+
+
+def test_drift_adds_up_over_calls(model, tmp_path):
+    state, names = tmp_path / "state", []
+    for week in range(6):
+        pairs = [draw(70, 300 + 3 * week + i, domain=i, shift=0.7 * (week >= 3)) for i in range(3)]
+        x = np.concatenate([pair[0] for pair in pairs])
+        path = tmp_path / f"week{week}.csv"
+        path.write_text(lines(x))
+        (check,) = watch(model, path, state=state).checks
+        names.append({finding.name for finding in check.findings if finding.name.endswith(SUFFIX)})
+        drifted = [finding.name for finding in check.drifted]
+    assert names[0] == set()
+    assert f"features {SUFFIX}" in names[1]
+    assert f"features {SUFFIX}" in drifted
+    assert len(read_history(state)) == 6
+    repeated = watch(model, path, state=state).checks[0]
+    assert repeated.findings == check.findings  # a batch that is checked again is not its own past
+    alone = watch(model, path, state=tmp_path / "none", keep=False).checks[0]
+    assert not [finding for finding in alone.findings if finding.name.endswith(SUFFIX)]
+    assert "summary" not in json.dumps(alone.json())
 
 
 def test_labels_that_arrive_later_are_joined_by_id(model, batches, tmp_path):
