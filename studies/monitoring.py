@@ -309,7 +309,7 @@ def set_domains() -> list[str]:
 
 
 TABLES = {
-    "accuracy": accuracy, "domains": domains, "alarms": alarms, "coverage": coverage, "set domains": set_domains,
+    "accuracy": accuracy, "domains": domains, "alarms": alarms, "coverage": coverage, "set-domains": set_domains,
 }  # fmt: skip
 
 

@@ -2,7 +2,10 @@
 
 A linear classifier that was trained on all other domains predicts a domain, so that no label influences its own
 prediction, and an error that a domain repeats systematically is not learned either. The
-probabilities give the number of errors per pair of classes, and the rows with the largest differences are reported.
+probabilities give the number of errors per pair of classes, and the rows with the largest differences are suspicious.
+
+Where labels are ambiguous, correct ones contradict confident predictions too. Their number is expected by chance from
+labels that are drawn from calibrated probabilities, and only rows in excess of it are reported.
 
 Shapes: n rows, c classes, d width.
 """
@@ -17,7 +20,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from scipy.optimize import minimize
 from scipy.sparse import issparse, vstack
+from scipy.special import expit, softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import SGDClassifier
 
@@ -33,6 +38,9 @@ PENALTY, EPOCHS = 5e-5, 5  # of the logistic regression
 DENSE_PENALTY = 1e-3  # for features that are not sparse
 SHOWN = 10  # rows of the table in the report
 LONGEST = 1000  # characters of a text in the exported table
+DRAWS = 10  # of labels, for the number of suspicious rows that is expected by chance
+EXCESS = 2.0  # standard deviations above that number from which rows are reported
+MAX_FLIPPED = 0.2  # share of wrong labels that a fit assumes at most
 
 
 @dataclass(frozen=True)
@@ -55,12 +63,18 @@ class LabelError:
 
 @dataclass(frozen=True)
 class LabelErrors:
-    """Suspicious labels, the most suspicious first, among `checked` rows; `skipped` is why none were searched."""
+    """Suspicious labels, the most suspicious first, among `checked` rows; `skipped` is why none were searched.
+
+    `suspicious` labels contradict a confident prediction, of which `expected` by chance; the excess is reported.
+    """
 
     rows: list[LabelError]
     checked: int = 0
     accuracy: float | None = None  # of the predictions for left-out domains
     skipped: str = ""
+    suspicious: int = 0
+    expected: float = 0.0
+    unsearched: tuple[str, ...] = ()  # domains that are predicted too badly
 
 
 def confident_joint(probabilities: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -97,6 +111,51 @@ def confident_errors(probabilities: np.ndarray, y: np.ndarray) -> np.ndarray:
     return suggested
 
 
+def fit_label_noise(probabilities: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Return the exponent that calibrates probabilities (n, c), and the share of labels that are wrong at random.
+
+    The likelihood of a label is (1 - e) q + e (1 - q) / (c - 1), with q the calibrated probability of its class. Wrong
+    labels are then explained by e, and do not make all probabilities seem too confident.
+    """
+    logs, classes, rows = np.log(probabilities.clip(1e-9)), probabilities.shape[1], np.arange(len(y))
+
+    def loss(values: np.ndarray) -> float:
+        q = softmax(logs * np.exp(np.clip(values[0], -5, 5)), axis=1)[rows, y]
+        wrong = MAX_FLIPPED * expit(values[1])
+        return -float(np.log((1 - wrong) * q + wrong * (1 - q) / (classes - 1) + 1e-12).mean())
+
+    fits = [minimize(loss, [0.0, start], method="Nelder-Mead") for start in (-6.0, -2.0)]
+    best = min(fits, key=lambda fit: fit.fun).x
+    return float(np.exp(np.clip(best[0], -5, 5))), float(MAX_FLIPPED * expit(best[1]))
+
+
+def expected_errors(probabilities: np.ndarray, y: np.ndarray, *, seed: int) -> tuple[float, float]:
+    """Return mean and standard deviation of the number of suspicious labels if all labels are correct.
+
+    Labels are drawn from the calibrated probabilities (n, c): an ambiguous row then often contradicts its prediction.
+    """
+    exponent, _ = fit_label_noise(probabilities, y)
+    cumulative = softmax(np.log(probabilities.clip(1e-9)) * exponent, axis=1).cumsum(axis=1)[:, :-1]
+    rng, counts = np.random.default_rng(derive(seed, "chance")), []
+    for _ in range(DRAWS):
+        drawn = (rng.random(len(y))[:, None] > cumulative).sum(axis=1)
+        counts.append(int((confident_errors(probabilities, drawn) >= 0).sum()))
+    return float(np.mean(counts)), float(np.std(counts, ddof=1))
+
+
+def excess_errors(probabilities: np.ndarray, y: np.ndarray, *, seed: int) -> tuple[np.ndarray, int, float]:
+    """Return the suggested class (n,) of labels in excess of chance, and how many are suspicious and expected."""
+    suggested = confident_errors(probabilities, y)
+    rows = np.flatnonzero(suggested >= 0)
+    if not len(rows):
+        return suggested, 0, 0.0
+    expected, spread = expected_errors(probabilities, y, seed=seed)
+    excess = round(len(rows) - expected) if len(rows) > expected + EXCESS * spread else 0
+    margin = probabilities[rows, suggested[rows]] - probabilities[rows, y[rows]]
+    suggested[rows[np.argsort(-margin, kind="stable")[excess:]]] = -1
+    return suggested, len(rows), expected
+
+
 def find_label_errors(examples: Examples, rows: Mapping[str, np.ndarray], *, seed: int = 0) -> LabelErrors:
     """Search these rows per domain; classes only, and at least two domains with labels."""
     dataset = examples.dataset
@@ -115,17 +174,35 @@ def find_label_errors(examples: Examples, rows: Mapping[str, np.ndarray], *, see
         features = {name: (x - mean) / scale for name, x in features.items()}
     y = {name: dataset.y[each] for name, each in chosen.items()}
     probabilities = {name: _unseen(name, features, y, len(dataset.classes), seed) for name in chosen}
-    truth = np.concatenate(list(y.values()))
-    accuracy = float((np.concatenate([p.argmax(axis=1) for p in probabilities.values()]) == truth).mean())
-    majority = float(np.bincount(truth).max() / len(truth))
-    if accuracy - majority < MIN_SKILL * (1 - majority):
+    right = {name: probabilities[name].argmax(axis=1) == y[name] for name in chosen}
+    accuracy, majority = float(np.concatenate(list(right.values())).mean()), _majority(np.concatenate(list(y.values())))
+    checked = sum(map(len, y.values()))
+    if not _skilled(accuracy, majority):
         reason = (
             f"label errors were not searched: linear predictions for left-out domains are right in {accuracy:.0%} of "
             f"the rows, too few compared with the most frequent label ({majority:.0%})"
         )
-        return LabelErrors([], len(truth), accuracy, reason)
-    errors = [e for name in chosen for e in _errors(examples, name, chosen[name], probabilities[name])]
-    return LabelErrors(sorted(errors, key=lambda each: -each.margin), len(truth), accuracy)
+        return LabelErrors([], checked, accuracy, reason)
+    searched = [name for name in chosen if _skilled(float(right[name].mean()), _majority(y[name]))]
+    errors, suspicious, expected = [], 0, 0.0
+    for name in searched:
+        suggested, count, by_chance = excess_errors(probabilities[name], y[name], seed=derive(seed, name))
+        errors += _errors(examples, name, chosen[name], probabilities[name], suggested)
+        suspicious, expected = suspicious + count, expected + by_chance
+    ranked, unsearched = sorted(errors, key=lambda each: -each.margin), tuple(n for n in chosen if n not in searched)
+    return LabelErrors(
+        ranked, checked, accuracy, suspicious=suspicious, expected=round(expected, 1), unsearched=unsearched
+    )
+
+
+def _majority(y: np.ndarray) -> float:
+    """Return the share of the most frequent label."""
+    return float(np.bincount(y).max() / len(y))
+
+
+def _skilled(accuracy: float, majority: float) -> bool:
+    """Whether predictions avoid enough errors of the most frequent label to be trusted."""
+    return accuracy - majority >= MIN_SKILL * (1 - majority)
 
 
 def _permuted(rows: np.ndarray, seed: int) -> np.ndarray:
@@ -153,11 +230,11 @@ def _unseen(name: str, features: Mapping[str, Any], y: Mapping[str, np.ndarray],
     return result
 
 
-def _errors(examples: Examples, name: str, rows: np.ndarray, probabilities: np.ndarray) -> list[LabelError]:
+def _errors(
+    examples: Examples, name: str, rows: np.ndarray, probabilities: np.ndarray, suggested: np.ndarray
+) -> list[LabelError]:
     dataset = examples.dataset
-    y = dataset.y[rows]
-    suggested = confident_errors(probabilities, y)
-    errors = []
+    y, errors = dataset.y[rows], []
     for at in np.flatnonzero(suggested >= 0):
         row = int(rows[at])
         number = row + 1 if dataset.file_rows is None else int(dataset.file_rows[row])
@@ -190,12 +267,20 @@ def _positions(errors: Sequence[LabelError], examples: Examples) -> list[int]:
 
 
 def error_advice(errors: LabelErrors, path: Path | None) -> list[str]:
-    """Return a sentence on suspicious labels; empty without any."""
+    """Return a sentence on suspicious labels; empty without any in excess of chance."""
     if not errors.rows:
         return []
     where = "--label-errors FILE writes them" if path is None else f"they are in {path}"
     counts = f"{len(errors.rows):,} of {errors.checked:,} labels ({len(errors.rows) / errors.checked:.1%})"
-    return [f"{counts} are suspicious: check the first of the ranking; {where}."]
+    chance = f"{errors.suspicious:,} contradict a confident prediction, {errors.expected:,.0f} are expected by chance"
+    return [f"{counts} are suspicious ({chance}): check the first of the ranking; {where}."]
+
+
+def _unsearched(errors: LabelErrors) -> str:
+    """Name the domains that were not searched; empty without any."""
+    return f"Not searched, because their predictions are poor: {', '.join(errors.unsearched)}. " * bool(
+        errors.unsearched
+    )
 
 
 def label_error_grid(errors: LabelErrors, examples: Examples) -> Grid:
@@ -209,8 +294,10 @@ def label_error_grid(errors: LabelErrors, examples: Examples) -> Grid:
     about = (
         f"The {len(shown)} most suspicious of {len(errors.rows):,} suspicious labels among {errors.checked:,} rows: a "
         "linear classifier that was trained on the other domains predicts another label with confidence. It is right "
-        f"in {100 * (errors.accuracy or 0):.0f}% of the rows, so some of these labels are correct. Rows are "
-        "counted from 1; probabilities in percent are those of the label and of the suggestion."
+        f"in {100 * (errors.accuracy or 0):.0f}% of the rows, so some of these labels are correct: of "
+        f"{errors.suspicious:,} such rows, {errors.expected:,.0f} are expected by chance and left out. "
+        f"{_unsearched(errors)}Rows are counted from 1; probabilities in percent are those of the label and of the "
+        "suggestion."
     )
     names = ("row", "domain", "label", "suggested", "probabilities", "example")
     return Grid("Likely label errors", about, names, lines, words=True)

@@ -17,6 +17,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.input_statistics import InputStatistics, input_statistics
 from holdfast.data.raw import Raw
 from holdfast.models.calibration import observations
+from holdfast.models.outputs import predict_labels, predict_numbers
 from holdfast.models.predict import target_numbers
 from holdfast.models.reference import Reference, reference_outputs
 from holdfast.models.saved import SavedModel
@@ -70,8 +71,11 @@ def observe(saved: SavedModel, raw: Raw, reference: Reference, *, device: torch.
     seen = observations(values, int(saved.model.head.outputs))  # pyright: ignore[reportArgumentType]
     outputs = reference_outputs(seen.outputs, saved.predicts, saved.calibration, saved.model.scale)
     answers = outputs
-    if saved.members:
-        answers = saved.predict(raw, device=device).probabilities.astype(np.float32)
+    if saved.members and saved.predicts == "numbers":
+        answers = predict_numbers(saved, raw, device=device).values[:, None].astype(np.float32)
+    elif saved.members:
+        predict = predict_labels if saved.predicts == "labels" else SavedModel.predict
+        answers = predict(saved, raw, device=device).probabilities.astype(np.float32)
     inputs = statistics_of(saved, raw)
     return observed_of(saved, outputs, answers, seen.features, inputs, reference)
 

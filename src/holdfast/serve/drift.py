@@ -16,7 +16,8 @@ import numpy as np
 from holdfast.core.errors import BadInput, check_at_least, warn
 from holdfast.core.files import file_digest
 from holdfast.data.raw import Raw
-from holdfast.models.saved import ClassPredictions, SavedModel
+from holdfast.models.outputs import Watched
+from holdfast.models.saved import SavedModel
 from holdfast.models.shared import WEIGHTS
 from holdfast.models.versions import current_folder
 from holdfast.monitor.check import BatchCheck
@@ -37,7 +38,7 @@ class DriftMonitor:
     def __init__(
         self, saved: SavedModel, folder: Path, *, log: Path | None = None, window: int = WINDOW, seed: int = 0
     ) -> None:
-        if saved.predicts != "classes":
+        if not saved.predicts:
             raise BadInput(f"a served model of the task {saved.task} is not watched: remove --watch and --log")
         if saved.calibration is None:
             raise BadInput("this model has no calibration, which --watch and --log need: fit the model again")
@@ -45,7 +46,7 @@ class DriftMonitor:
         self.saved, self.window, self.checker = saved, window, model_checker(saved, seed=seed)
         version = file_digest(current_folder(folder) / WEIGHTS)[:16]
         self.log = None if log is None else ServedLog(log, model=version)
-        self._queue: queue.SimpleQueue[tuple[Raw, ClassPredictions] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Raw, Watched] | None] = queue.SimpleQueue()
         self._lock, self._waiting, self.unwatched, self.examples, self.windows = threading.Lock(), 0, 0, 0, 0
         self._pending: list[Observed] = []
         self._past: list[Past] = []
@@ -53,7 +54,7 @@ class DriftMonitor:
         self._thread = threading.Thread(target=self._run, name="holdfast-drift", daemon=True)
         self._thread.start()
 
-    def observe(self, raw: Raw, predictions: ClassPredictions) -> None:
+    def observe(self, raw: Raw, predictions: Watched) -> None:
         """Hand over the predictions of some examples; this returns immediately."""
         with self._lock:
             if self._waiting + len(raw) > MAX_WAITING:
@@ -80,11 +81,10 @@ class DriftMonitor:
             with self._lock:
                 self._waiting -= len(item[0])
 
-    def _add(self, raw: Raw, predictions: ClassPredictions) -> None:
+    def _add(self, raw: Raw, predictions: Watched) -> None:
         assert predictions.features is not None
-        first = predictions.probabilities if predictions.first is None else predictions.first
-        outputs = first.astype(np.float32)
-        answers = outputs if predictions.first is None else predictions.probabilities.astype(np.float32)
+        outputs = predictions.outputs.astype(np.float32)
+        answers = predictions.answers.astype(np.float32) if self.saved.members else outputs
         inputs = statistics_of(self.saved, raw)
         observed = observed_of(self.saved, outputs, answers, predictions.features, inputs, self.checker.reference)
         if self.log is not None:
@@ -133,10 +133,14 @@ class DriftMonitor:
                 "accuracy_low": ("Lower end of the interval of the accuracy.", own.low),
                 "accuracy_high": ("Upper end of the interval of the accuracy.", own.high),
             }
+        if self.saved.predicts == "numbers":
+            mean = next((f.value for f in latest.findings if f.name == "predictions"), None)
+            values["prediction_mean"] = ("Mean predicted number.", mean)
         known = {name: (about, value) for name, (about, value) in values.items() if value is not None}
         gauges |= {f"holdfast_watch_{name}": (about, "gauge", {"": v}) for name, (about, v) in known.items()}
         shares = {f'{{label="{_escaped(label)}"}}': share for label, share in latest.predicted.items()}
-        gauges["holdfast_watch_predicted_share"] = ("Share of predictions per label.", "gauge", shares)
+        if shares:
+            gauges["holdfast_watch_predicted_share"] = ("Share of predictions per label.", "gauge", shares)
         return gauges
 
 

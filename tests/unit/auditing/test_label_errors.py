@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +11,19 @@ from typer.testing import CliRunner
 
 from holdfast.auditing.audit import audit
 from holdfast.auditing.examples import Examples
-from holdfast.auditing.label_errors import confident_errors, confident_joint, find_label_errors
+from holdfast.auditing.label_errors import (
+    LabelError,
+    confident_errors,
+    confident_joint,
+    excess_errors,
+    find_label_errors,
+    fit_label_noise,
+    label_error_grid,
+)
 from holdfast.auditing.telltale_words import telltale_words
 from holdfast.cli import app
+from holdfast.data.dataset import Dataset
+from holdfast.data.raw import Vectors
 from holdfast.data.synthetic import world
 from holdfast.run.workspace import training_data
 
@@ -71,6 +82,55 @@ def test_flipped_labels_come_first(seed):
     assert errors.checked == len(data)
 
 
+def ambiguous(seed=0, n=250):
+    """Return three domains whose labels are random draws from known probabilities: correct, but often surprising."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(3 * n, 4)).astype(np.float32)
+    y = (rng.random(3 * n) < 1 / (1 + np.exp(-2.2 * x[:, 0]))).astype(np.int64)
+    return Dataset("ambiguous", Vectors(x), y, ("no", "yes"), np.repeat([0, 1, 2], n), ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_ambiguous_labels_are_expected_by_chance(seed):
+    data = ambiguous(seed)
+    errors = find_label_errors(Examples(data), rows_of(data))
+    assert errors.skipped == ""
+    assert errors.suspicious > 40
+    assert errors.expected == pytest.approx(errors.suspicious, rel=0.35)
+    assert len(errors.rows) <= 10
+
+
+def test_flipped_labels_exceed_chance():
+    rng = np.random.default_rng(0)
+    p = 1 / (1 + np.exp(-6 * rng.normal(size=2000)))
+    p = np.stack([1 - p, p], axis=1)
+    y = (rng.random(2000) < p[:, 1]).astype(np.int64)
+    exponent, wrong = fit_label_noise(p, y)
+    assert exponent == pytest.approx(1, abs=0.2)
+    assert wrong < 0.01
+    flips = rng.permutation(2000)[:100]
+    y[flips] = 1 - y[flips]
+    exponent, wrong = fit_label_noise(p, y)
+    assert exponent == pytest.approx(1, abs=0.3)  # the flips do not make all predictions seem too confident
+    assert wrong == pytest.approx(0.05, abs=0.02)
+    suggested, suspicious, expected = excess_errors(p, y, seed=0)
+    reported = np.flatnonzero(suggested >= 0)
+    assert len(reported) == round(suspicious - expected)
+    assert np.isin(reported, flips).mean() > 0.6  # of 0.05 among all rows
+    assert len(reported) > 50
+
+
+def test_domains_that_are_predicted_badly_are_not_searched():
+    data = ambiguous()
+    y = data.y.copy()
+    y[data.rows_of("c")] = np.random.default_rng(0).permutation(y[data.rows_of("c")])
+    errors = find_label_errors(Examples(replace(data, y=y)), rows_of(data))
+    assert errors.unsearched == ("c",)
+    assert {error.domain for error in errors.rows} <= {"a", "b"}
+    shown = replace(errors, rows=[LabelError(1, "1", "a", "no", "yes", 0.1, 0.9)])
+    assert "Not searched, because their predictions are poor: c." in label_error_grid(shown, Examples(data)).about
+
+
 def test_shuffled_labels_are_not_searched():
     data = replace(DATA, y=np.random.default_rng(0).permutation(DATA.y))
     errors = find_label_errors(Examples(data), rows_of(data))
@@ -106,7 +166,9 @@ def test_audit_ranks_and_exports_planted_errors(tmp_path, monkeypatch):
     shown = CliRunner().invoke(app, ["audit", str(data), "--label-errors", "errors.csv"])
     assert "Likely label errors" in shown.output
     assert "likely label errors: errors.csv" in shown.output
-    assert "are suspicious: check the first of the ranking; they are in errors.csv" in " ".join(shown.output.split())
+    text = " ".join(shown.output.split())
+    assert re.search(r"are suspicious \(\d contradict a confident prediction, \d are expected by chance\): check", text)
+    assert "they are in errors.csv" in text
     assert "Likely label errors" in (tmp_path / "audit.html").read_text()
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from holdfast.core.errors import BadInput
 from holdfast.data.raw import Vectors
 from holdfast.estimator import DomainClassifier, DomainRegressor
+from holdfast.models.outputs import watched_classes
 from holdfast.models.saved import load_model
 from holdfast.monitor.log import ABOUT, NEWER, OLDER, ServedLog
 from holdfast.monitor.observe import observe
@@ -155,18 +157,41 @@ def test_bad_logs_are_one_sentence(model, tmp_path):
         watch(model, log, keep=False)
 
 
-def test_regressions_are_not_watched(tmp_path):
-    x, _ = draw(100, 0)
-    estimator = DomainRegressor("ridge", encoder="features", cache=False).fit(x, x[:, 0], domains=["a", "b"] * 50)
-    folder = estimator.save_pretrained(tmp_path / "numbers")
-    with pytest.raises(BadInput, match="of the task regress is not watched: remove --watch and --log"):
-        Service(folder, watch=True)
+def test_regressions_are_watched(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 3))
+    estimator = DomainRegressor("ridge", encoder="features", cache=False)
+    folder = estimator.fit(x, 10 + 2 * x[:, 0], domains=["a", "b"] * 200).save_pretrained(tmp_path / "numbers")
+    log = tmp_path / "log"
+    with serving(Service(folder, log=log, window=200)) as address:
+        send(address, rng.normal(size=(200, 3)))
+        state = after_windows(address, 1)
+        assert state["drift"] is False
+        assert state["accuracy"] is None
+        values = samples(get(address, "/metrics"))
+        assert values["holdfast_watch_prediction_mean", ""] == pytest.approx(10, abs=0.5)
+        assert not [name for name, _ in values if name.startswith("holdfast_watch_accuracy")]
+        assert not [name for name, _ in values if name == "holdfast_watch_predicted_share"]
+        send(address, rng.normal(size=(200, 3)) + np.asarray([1.5, 0, 0]))
+        state = after_windows(address, 2)
+        assert {"features", "predictions"} <= set(state["drifted"])
+        assert samples(get(address, "/metrics"))["holdfast_watch_prediction_mean", ""] == pytest.approx(13, abs=0.5)
+    first, second = watch(folder, log, rows=200, keep=False).checks
+    assert not first.drifted
+    assert second.drifted
+
+
+def test_other_tasks_are_not_watched(model):
+    saved = load_model(model)
+    tagged = replace(saved, record=replace(saved.record, spec={**saved.record.spec, "task": "tag"}))
+    with pytest.raises(BadInput, match="of the task tag is not watched: remove --watch and --log"):
+        DriftMonitor(tagged, model)
 
 
 def test_dashboard_and_compose_file_use_existing_metrics(model):
     saved = load_model(model)
     monitor = DriftMonitor(saved, model, window=20)
-    monitor.observe(Vectors(draw(40, 1)[0]), saved.predict(Vectors(draw(40, 1)[0])))
+    monitor.observe(Vectors(draw(40, 1)[0]), watched_classes(saved.predict(Vectors(draw(40, 1)[0]))))
     monitor.close()
     known = {*monitor.gauges(), "holdfast_examples_total", "holdfast_errors_total", "holdfast_watch_accuracy_low"}
     known |= {"holdfast_watch_accuracy_high"}
