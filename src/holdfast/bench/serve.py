@@ -1,4 +1,4 @@
-"""Benchmark `serve`: throughput of a server with 32 clients against offline prediction on the same machine.
+"""Benchmark `serve`: throughput of a server with 32 clients against offline prediction, and of `--watch` against none.
 
 Frozen MiniLM on short texts, one text per request. The clients run in a separate process on this machine.
 """
@@ -23,6 +23,7 @@ from holdfast.serve.server import serving
 from holdfast.serve.service import Service
 
 CLIENTS, REQUESTS, ROUNDS = 32, 2000, 3
+EXAMPLES = 2000  # of the model, so that a monitor compares with some hundred held-out ones
 WORDS = ("film", "book", "phone", "was", "very", "not", "quite", "good", "bad", "dull", "slow", "story", "screen")
 
 
@@ -30,33 +31,41 @@ def run(device: torch.device) -> list[Result]:
     """Measure the ratio of throughputs, the errors among all requests, and the offline throughput."""
     rng = random.Random(0)
     texts = [" ".join(rng.choices(WORDS, k=rng.randint(6, 16))) for _ in range(REQUESTS)]
-    ratios, speeds, errors = [], [], 0
+    ratios, speeds, watched, errors = [], [], [], 0
     with tempfile.TemporaryDirectory() as folder:
-        service = Service(_model(Path(folder) / "model", device), device=device.type)
+        model = _model(Path(folder) / "model", device)
+        service, watching = (Service(model, device=device.type, watch=watch) for watch in (False, True))
         raw = Texts.of(texts)
         service.saved.probabilities(raw, device=device)  # warm
-        with serving(service) as address:
-            _send(address, texts[: 4 * CLIENTS])
+        with serving(service) as address, serving(watching) as watching_address:
+            for each in (address, watching_address):
+                _send(each, texts[: 4 * CLIENTS])
             for _ in range(ROUNDS):
                 start = time.perf_counter()
                 service.saved.probabilities(raw, device=device)
                 offline = time.perf_counter() - start
-                answers = _send(address, texts)
-                ratios.append(offline / answers["seconds"])
+                answers = [_send(each, texts) for each in (address, watching_address)]
+                ratios.append(offline / answers[0]["seconds"])
+                watched.append(answers[0]["seconds"] / answers[1]["seconds"])
                 speeds.append(REQUESTS / offline)
-                errors += len(answers["errors"]) + answers["unanswered"]
+                errors += sum(len(each["errors"]) + each["unanswered"] for each in answers)
+    assert watching.drift is not None
     return [
         Result(f"served/offline, {CLIENTS} clients", median(ratios), bar=0.8, at_least=True),
-        Result(f"errors in {ROUNDS * REQUESTS} requests", float(errors), bar=0.0),
+        Result(f"watched/unwatched, {CLIENTS} clients", median(watched), bar=0.95, at_least=True),
+        Result(f"errors in {2 * ROUNDS * REQUESTS} requests", float(errors), bar=0.0),
         Result("offline, examples per second", median(speeds), bar=None),
+        Result("windows that were checked", float(watching.drift.windows), bar=None),
     ]
 
 
 def _model(folder: Path, device: torch.device) -> Path:
     """Write a model folder; its accuracy does not matter here."""
-    texts, labels = [f"{word} thing" for word in ("good", "bad") * 16], ["pos", "neg"] * 16
+    pairs = EXAMPLES // 2
+    texts, labels = [f"{word} thing" for word in ("good", "bad") * pairs], ["pos", "neg"] * pairs
+    domains = ["a", "a", "b", "b"] * (EXAMPLES // 4)
     classifier = DomainClassifier(encoder="minilm", steps=2, batch=4, device=device.type, cache=False)
-    return classifier.fit(texts, labels, domains=["a", "a", "b", "b"] * 8).save_pretrained(folder)
+    return classifier.fit(texts, labels, domains=domains).save_pretrained(folder)
 
 
 def _send(address: str, texts: list[str]) -> dict[str, Any]:

@@ -17,11 +17,15 @@ from holdfast.tasks.regress import in_units
 
 
 class Watched(NamedTuple):
-    """Outputs (n, k) of the first network, answers (n, k) of the complete model, and features (n, w), for a monitor."""
+    """Outputs (n, k) of the first network, answers (n, k) of the complete model, features (n, w) and percentiles (n,).
+
+    They are what a monitor needs of a prediction.
+    """
 
     outputs: np.ndarray
     answers: np.ndarray
     features: np.ndarray | None
+    foreign: np.ndarray | None
 
 
 class NumberPredictions(NamedTuple):
@@ -116,7 +120,7 @@ def answers(
         rows = [{"prediction": value} for value in numbers.values.tolist()]
         extra = {"low": numbers.low, "high": numbers.high}
         percentiles = numbers.foreign, numbers.undecided
-        watched = Watched(numbers.first[:, None], numbers.values[:, None], numbers.features)
+        watched = Watched(numbers.first[:, None], numbers.values[:, None], numbers.features, numbers.foreign)
     elif saved.predicts == "labels":
         labels = predict_labels(saved, raw, device=device)
         rows = [
@@ -124,7 +128,7 @@ def answers(
             for chosen, p in zip(labels.predicted, labels.probabilities.tolist(), strict=True)
         ]
         extra, percentiles = {}, (labels.foreign, labels.undecided)
-        watched = Watched(labels.first, labels.probabilities, labels.features)
+        watched = Watched(labels.first, labels.probabilities, labels.features, labels.foreign)
     else:
         classes = saved.predict(raw, device=device)
         watched = watched_classes(classes)
@@ -149,7 +153,7 @@ def answers(
 def watched_classes(classes: ClassPredictions) -> Watched:
     """Return what a monitor needs of the predictions of a classifier."""
     first = classes.probabilities if classes.first is None else classes.first
-    return Watched(first, classes.probabilities, classes.features)
+    return Watched(first, classes.probabilities, classes.features, classes.foreign)
 
 
 def chosen_names(classes: tuple[str, ...], chosen: np.ndarray) -> list[str]:

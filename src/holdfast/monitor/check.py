@@ -101,6 +101,7 @@ class Checker:
     left_out: LeftOut | None = None
     level: float = LEVEL
     seed: int = 0
+    brief: bool = False  # without the class mix and the drifted examples, which a server does not show
 
     @cached_property
     def estimator(self) -> AccuracyEstimator | None:
@@ -157,7 +158,7 @@ class Checker:
         accuracy = None if self.estimator is None else self.estimator.estimate(answers, unseen=unseen)
         return BatchCheck(
             batch, domain, len(observed), findings, None if features is None else features.statistic, foreign, shares,
-            self._shift(tested), accuracy, truth, count,
+            None if self.brief else self._shift(tested), accuracy, truth, count,
             "all training domains" if group == 0 else f"the training domain {domain}", self._examples(observed, mask),
             summary=summary,
         )  # fmt: skip
@@ -258,7 +259,7 @@ class Checker:
 
     def _examples(self, observed: Observed, mask: np.ndarray) -> list[dict[str, Any]]:
         """Return the examples that are most typical of the batch and least of the reference."""
-        if observed.coordinates is None or self.reference.coordinates is None:
+        if self.brief or observed.coordinates is None or self.reference.coordinates is None:
             return []
         rows = np.arange(min(len(observed), 5 * MAX_TESTED))
         own, known = observed.coordinates[rows], self.reference.coordinates[mask]

@@ -77,7 +77,8 @@ def observe(saved: SavedModel, raw: Raw, reference: Reference, *, device: torch.
         predict = predict_labels if saved.predicts == "labels" else SavedModel.predict
         answers = predict(saved, raw, device=device).probabilities.astype(np.float32)
     inputs = statistics_of(saved, raw)
-    return observed_of(saved, outputs, answers, seen.features, inputs, reference)
+    foreign = None if saved.calibration is None else saved.calibration.foreign.percentiles(seen.features)
+    return observed_of(outputs, answers, seen.features, foreign, inputs, reference)
 
 
 def statistics_of(saved: SavedModel, raw: Raw) -> InputStatistics:
@@ -86,14 +87,14 @@ def statistics_of(saved: SavedModel, raw: Raw) -> InputStatistics:
 
 
 def observed_of(
-    saved: SavedModel, outputs: np.ndarray, answers: np.ndarray, features: np.ndarray, inputs: InputStatistics,
-    reference: Reference,
+    outputs: np.ndarray, answers: np.ndarray, features: np.ndarray, foreign: np.ndarray | None,
+    inputs: InputStatistics, reference: Reference,
 ) -> Observed:  # fmt: skip
-    """Combine outputs, encoder features (n, w) and statistics of inputs."""
+    """Combine outputs, encoder features (n, w), percentiles (n,) and statistics of inputs."""
     return Observed(
         outputs,
         answers,
-        None if saved.calibration is None else saved.calibration.foreign.percentiles(features),
+        foreign,
         None if reference.projection is None else reference.projection(features),
         inputs.lengths,
         inputs.unknown_words(reference.vocabulary),

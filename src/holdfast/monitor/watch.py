@@ -201,6 +201,6 @@ def _shown(dataset: Dataset, row: int) -> str:
     return text if len(text) <= SHOWN_TEXT else text[: SHOWN_TEXT - 1] + "…"
 
 
-def model_checker(saved: SavedModel, *, level: float = LEVEL, seed: int = 0) -> Checker:
+def model_checker(saved: SavedModel, *, level: float = LEVEL, seed: int = 0, brief: bool = False) -> Checker:
     """Return the checker of a loaded model with its own reference."""
-    return Checker(check_watchable(saved), saved.predicts, saved.classes, saved.left_out, level, seed)
+    return Checker(check_watchable(saved), saved.predicts, saved.classes, saved.left_out, level, seed, brief)

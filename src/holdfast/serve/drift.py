@@ -43,7 +43,7 @@ class DriftMonitor:
         if saved.calibration is None:
             raise BadInput("this model has no calibration, which --watch and --log need: fit the model again")
         check_at_least(MIN_ROWS, window=window)
-        self.saved, self.window, self.checker = saved, window, model_checker(saved, seed=seed)
+        self.saved, self.window, self.checker = saved, window, model_checker(saved, seed=seed, brief=True)
         version = file_digest(current_folder(folder) / WEIGHTS)[:16]
         self.log = None if log is None else ServedLog(log, model=version)
         self._queue: queue.SimpleQueue[tuple[Raw, Watched] | None] = queue.SimpleQueue()
@@ -86,7 +86,8 @@ class DriftMonitor:
         outputs = predictions.outputs.astype(np.float32)
         answers = predictions.answers.astype(np.float32) if self.saved.members else outputs
         inputs = statistics_of(self.saved, raw)
-        observed = observed_of(self.saved, outputs, answers, predictions.features, inputs, self.checker.reference)
+        features, foreign = predictions.features, predictions.foreign
+        observed = observed_of(outputs, answers, features, foreign, inputs, self.checker.reference)
         if self.log is not None:
             self.log.add(observed)
         self._pending.append(observed)
