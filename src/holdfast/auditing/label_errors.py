@@ -144,7 +144,7 @@ def expected_errors(probabilities: np.ndarray, y: np.ndarray, *, seed: int) -> t
 
 
 def excess_errors(probabilities: np.ndarray, y: np.ndarray, *, seed: int) -> tuple[np.ndarray, int, float]:
-    """Return the suggested class (n,) of labels in excess of chance, and how many are suspicious and expected."""
+    """Return the class (n,) suggested for labels beyond the expected number, and the suspicious and expected ones."""
     suggested = confident_errors(probabilities, y)
     rows = np.flatnonzero(suggested >= 0)
     if not len(rows):
@@ -267,7 +267,7 @@ def _positions(errors: Sequence[LabelError], examples: Examples) -> list[int]:
 
 
 def error_advice(errors: LabelErrors, path: Path | None) -> list[str]:
-    """Return a sentence on suspicious labels; empty without any in excess of chance."""
+    """Return a sentence on suspicious labels; empty without any beyond the expected number."""
     if not errors.rows:
         return []
     where = "--label-errors FILE writes them" if path is None else f"they are in {path}"

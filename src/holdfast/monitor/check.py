@@ -180,7 +180,7 @@ class Checker:
         joint = []
         if past:
             joint = self.sequence.findings(past, summary or self.sequence.summary(tested), mask, level=level)
-        return [*corrected(features, others, level=level, parts=2 if joint else 1), *joint]
+        return [*corrected(features, others, level=level, shares=2 if joint else 1), *joint]
 
     def _mask(self, domain: str | None) -> np.ndarray:
         """Return which examples of the reference a domain is compared with."""

@@ -187,13 +187,13 @@ def _missing(name: str, count: int, total: int, before: int, all_before: int) ->
     return compare_shares(f"missing values of {name}", (count, total), (before, all_before))
 
 
-def corrected(features: Finding | None, others: Sequence[Finding], *, level: float, parts: int = 1) -> list[Finding]:
+def corrected(features: Finding | None, others: Sequence[Finding], *, level: float, shares: int = 1) -> list[Finding]:
     """Correct the p values of one batch: half of the level is that of the features, the others share the rest.
 
     The others are corrected by Holm's method. The error rate of the batch as a whole is at most the level, or that of
-    one of several `parts` of it.
+    one of several equal `shares` of it.
     """
-    split = parts * (2 if features is not None and others else 1)
+    split = shares * (2 if features is not None and others else 1)
     known = [] if features is None else [(features, split * features.p)]
     known += [(f, split * (1.0 if p is None else p)) for f, p in zip(others, holm([f.p for f in others]), strict=True)]
     return [replace(f, corrected=min(1.0, p), drifted=p < level) for f, p in known]

@@ -133,7 +133,7 @@ class SequenceTest:
         latest = [*(each.summary for each in usable[1 - WINDOW :]), summary]
         earlier = _undrifted(usable, len(usable) - (WINDOW - 1))[-EARLIER:]
         features = self._features(latest, earlier, mask) if self._waves is not None else None
-        tests = corrected(features, self._others(latest, earlier, mask), level=level, parts=2)
+        tests = corrected(features, self._others(latest, earlier, mask), level=level, shares=2)
         return [replace(each, name=f"{each.name} {SUFFIX}") for each in tests]
 
     def _features(self, latest: Sequence[Summary], earlier: Sequence[Summary], mask: np.ndarray) -> Finding:

@@ -100,7 +100,7 @@ def test_ambiguous_labels_are_expected_by_chance(seed):
     assert len(errors.rows) <= 10
 
 
-def test_flipped_labels_exceed_chance():
+def test_flipped_labels_exceed_the_expected_number():
     rng = np.random.default_rng(0)
     p = 1 / (1 + np.exp(-6 * rng.normal(size=2000)))
     p = np.stack([1 - p, p], axis=1)
