@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from PIL import Image
 from holdfast.catalog.protocols import PLANS, SELECTIONS
 from holdfast.cli import ClickException, app, main
 from holdfast.data.readers.columns import PAIRS, SYNONYMS
+from studies import guide
 from tests.annotated import tagged_sentences, write_conll, write_corpus, write_names, write_questions
 from tests.e2e.conftest import write_reviews
 from tests.graphs import geometric, rings_and_stars, write_zip
@@ -50,6 +52,7 @@ SHORTER = {
 # documents whose commands need MiniLM or torch-geometric
 MARKED = dict.fromkeys(("README.md", "docs/prompting.md", "docs/serving.md"), pytest.mark.minilm)
 MARKED["docs/tutorials/graphs.md"] = pytest.mark.graph
+MARKED["docs/guide.md"] = pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
 LONG = ("theory.md", "scaling.md", "dialogue.md", "tutorials/images.md", "tutorials/features.md", "tutorials/tables.md")
 MARKED |= dict.fromkeys((f"docs/{name}" for name in LONG), pytest.mark.slow)
 PYTHON = {  # number of Python blocks per document
@@ -57,6 +60,7 @@ PYTHON = {  # number of Python blocks per document
     "docs/adding-a-memory.md": 2,
     "docs/adding-a-method.md": 1,
     "docs/adding-an-encoder.md": 2,
+    "docs/guide.md": 7,
     "docs/prediction-sets.md": 1,
     "docs/prompting.md": 1,
     "docs/python.md": 3,
@@ -203,6 +207,9 @@ def test_python_blocks_run(name, workdir):
     for line, block in blocks(name, "python"):
         code = compile("\n" * line + block, name, "exec", dont_inherit=True)  # tracebacks show the line of the document
         exec(code, namespace)
+    if name == "docs/guide.md":
+        assert {path.name for path in workdir.glob("*.svg")} == set(guide.figures())
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 @pytest.mark.parametrize("name", marked(LINES))
