@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import re
 from collections.abc import Callable, Mapping
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
@@ -58,6 +59,20 @@ def defaults(entry: MethodEntry) -> dict[str, Any]:
     declared = settings_class(part)
     values |= {field.name: field.default for field in dataclasses.fields(declared)} if declared else {}
     return {name: entry.preset.get(name, values[name]) for name in entry.setting_names()}
+
+
+def descriptions() -> dict[str, str]:
+    """Return the hand-written descriptions in docs/methods.md by method: the objective, and when to use it."""
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("\n## Objectives\n")[2]
+    sections = re.findall(r"^### `([^`\n]+)`\n\n(.*?)(?=^### |\Z)", text, re.MULTILINE | re.DOTALL)
+    return {name: section.strip() for name, section in sections}
+
+
+def setting_helps(entry: MethodEntry) -> dict[str, str]:
+    """Return the help texts of the settings of a method; empty for one that is not declared with `setting`."""
+    declared = settings_class(entry.load())
+    helps = {field.name: field.metadata.get("help", "") for field in dataclasses.fields(declared)} if declared else {}
+    return {name: helps.get(name, "") for name in entry.setting_names()}
 
 
 def needs(entry: MethodEntry) -> str:

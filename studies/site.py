@@ -7,6 +7,7 @@ examples of the gallery. Both are copied to build/site first, so that docs/ has 
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ import typer.main
 from holdfast.catalog import METHODS
 from holdfast.cli import app
 from studies import gallery
-from studies.methods import cost, defaults, needs
+from studies.methods import cost, defaults, descriptions, needs, setting_helps
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -63,14 +64,22 @@ def public_names() -> dict[str, list[str]]:
 
 
 def undocumented() -> list[str]:
-    """Return public names without a docstring of their own."""
+    """Return public names, and public methods and properties of public classes, without a docstring."""
     missing = []
     for module, names in public_names().items():
         for name in names:
             value = getattr(importlib.import_module(module), name)
-            if not (value.__doc__ or "").strip():
-                missing.append(f"{module}.{name}")
+            members = vars(value).items() if isinstance(value, type) else ()
+            shown = {key: member for key, member in members if not key.startswith("_") and _is_documented_kind(member)}
+            for path, each in {name: value, **{f"{name}.{key}": member for key, member in shown.items()}}.items():
+                if not (inspect.getdoc(each) or "").strip():
+                    missing.append(f"{module}.{path}")
     return missing
+
+
+def _is_documented_kind(member: Any) -> bool:
+    """Whether a member of a class is a method or a property, which the reference lists; fields have comments."""
+    return inspect.isfunction(member) or isinstance(member, property | classmethod | staticmethod)
 
 
 def api_page() -> str:
@@ -85,18 +94,19 @@ def api_page() -> str:
 
 
 def method_card(name: str) -> list[str]:
-    """Return the card of one method: objective and paper, requirements, settings, cost, and where it is explained."""
+    """Return the card of one method: paper, objective, when to use it, requirements, cost, and settings."""
     entry = METHODS[name]
     lines = [f"## `{name}`", "", f"{entry.about[:1].upper()}{entry.about[1:]}.", ""]
-    if (objective := _objective(entry)) != "":
-        lines += [objective, ""]
-    settings = defaults(entry)
+    described = descriptions().get(name) or _objective(entry)
+    lines += [LINK.sub(r"](../\1\2)", described), ""]
     lines += [f"- **Needs**: {needs(entry) or 'nothing beyond labelled examples from several domains'}"]
-    lines += [
-        f"- **Step time relative to ERM**: {cost(name, 'cuda') or '–'} on a GPU, {cost(name, 'cpu') or '–'} on a CPU"
-    ]
-    shown = ", ".join(f"`method.{key}={value}`" for key, value in settings.items())
-    lines += [f"- **Settings**: {shown or 'none'}"]
+    measured = {place: cost(name, device) for place, device in (("GPU", "cuda"), ("CPU", "cpu"))}
+    shown = " and ".join(f"{ratio} on a {place}" for place, ratio in measured.items() if ratio)
+    unmeasured = "solved at once, without training steps" if entry.family == "simple baselines" else "not measured"
+    lines += [f"- **Step time relative to ERM**: {shown or unmeasured}", ""]
+    helps = setting_helps(entry)
+    rows = [f"| `method.{key}` | `{value}` | {helps[key]} |" for key, value in defaults(entry).items()]
+    lines += ["| setting | default | meaning |", "|---|---|---|", *rows] if rows else ["It has no settings."]
     lines += ["", "```bash", f"holdfast compare YOUR.csv --methods 'erm,{name}'", "```", ""]
     return lines
 

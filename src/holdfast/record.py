@@ -79,6 +79,7 @@ class RunRecord:
 
     @property
     def id(self) -> str:
+        """Hash of the spec and the episode, which is also the name of the file."""
         return run_id(self.spec, self.episode)
 
     @property

@@ -35,7 +35,12 @@ def test_every_method_has_a_card():
     page = site.methods_page()
     for name in METHODS:
         card = page.split(f"## `{name}`\n")[1].split("\n## ")[0]
-        assert all(title in card for title in ("**Needs**", "**Settings**", "relative to ERM"))
+        assert all(title in card for title in ("**Needs**", "relative to ERM", f"--methods 'erm,{name}'"))
+        assert re.search(r"\bUse it\b|\buse it\b", card), (name, "when it helps")
+        entry = METHODS[name]
+        assert all(f"| `method.{setting}` |" in card for setting in entry.setting_names())
+        assert "(" in entry.about or entry.family == "simple baselines", (name, "the paper")
+    assert not re.search(r"^\| `method\.\w+` \| .* \|  \|$", page, re.MULTILINE), "a setting without a help text"
 
 
 def test_every_page_is_in_the_table_of_contents():

@@ -65,6 +65,7 @@ class Graphs:
         return self.count
 
     def take(self, rows: Rows) -> Graphs:
+        """Return the graphs at `rows`, in that order."""
         chosen = torch.arange(self.count, device=self.owner.device)[rows]
         sizes, edge_owner = torch.bincount(self.owner, minlength=self.count), self.owner[self.edges[0]]
         edge_sizes = torch.bincount(edge_owner, minlength=self.count)
@@ -82,6 +83,7 @@ class Graphs:
 
     @staticmethod
     def cat(batches: Sequence[Graphs]) -> Graphs:
+        """Concatenate batches of graphs."""
         first_node = accumulate((len(b.nodes) for b in batches), initial=0)
         first_graph = accumulate((b.count for b in batches), initial=0)
         weights = [b.weights for b in batches if b.weights is not None]

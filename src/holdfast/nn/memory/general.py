@@ -264,6 +264,7 @@ class GeneralMemory(nn.Module):
         return nn.ModuleList([self.gates, self.shares])
 
     def save(self, folder: Path) -> None:
+        """Write the configuration of the general network to a folder, and its weights if they are frozen."""
         self.second.save(folder)
         if self.others is not None:
             self.others.save(folder)

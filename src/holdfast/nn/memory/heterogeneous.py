@@ -160,9 +160,11 @@ class HeterogeneousMemory(nn.Module):
 
     @property
     def examples_needed(self) -> int:
+        """Number of training examples that initialise the memory; 0 once it is initialised."""
         return min(MAX_ROWS, max(MIN_ROWS, 2 * self.options.real)) if self.pending else 0
 
     def observe(self, inputs: tuple[Any, ...], output: Any) -> tuple[Tensor, ...]:
+        """Return the features of a forward pass from which the memory is initialised."""
         return (inputs[0].float(),)
 
     @torch.no_grad()

@@ -98,6 +98,7 @@ class KeyValueMemory(SegmentedSlots):
 
     @property
     def examples_needed(self) -> int:
+        """Number of training examples that initialise the new slots; 0 if none are new."""
         slots = sum(self.sizes[len(self.sizes) - self.pending :])
         return examples_for(slots, self.options.keys) if self.pending and self.options.init == "data" else 0
 

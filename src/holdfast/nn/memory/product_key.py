@@ -99,6 +99,7 @@ class ProductKeyMemory(nn.Module):
 
     @property
     def examples_needed(self) -> int:
+        """Number of training examples that initialise the keys; 0 once they are initialised."""
         return examples_for(2 * self.side, self.options.keys) if self.pending else 0
 
     @torch.no_grad()
