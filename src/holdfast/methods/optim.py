@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from holdfast.core.dynamo import skip_dynamo, step_without_dynamo
 from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.parallel import average_gradients
+from holdfast.methods.row_updates import clip_gradients, update_rows
 
 OPTIMIZERS = ("adamw", "adam", "sgd")
 SCHEDULES = ("constant", "linear", "cosine", "halving")
@@ -119,7 +120,8 @@ class Optimizer:
             if grad is not None:
                 # copy to the memory layout of the parameter: autograd may return expanded or shared gradients, which
                 # fused optimizers and in-place clipping do not handle
-                copied = torch.empty_like(parameter).copy_(grad).div_(self.settings.accumulate)
+                dense = grad.to_dense() if grad.is_sparse else grad
+                copied = torch.empty_like(parameter).copy_(dense).div_(self.settings.accumulate)
                 parameter.grad = copied if parameter.grad is None else parameter.grad + copied
         self.step(ends_step=ends_step)
 
@@ -130,9 +132,10 @@ class Optimizer:
         if calls % settings.accumulate == 0:
             average_gradients(self.parameters)
             if settings.clip > 0:
-                nn.utils.clip_grad_norm_(self.parameters, settings.clip)
+                clip_gradients(self.parameters, settings.clip)
             if not self.is_capturing:  # a captured update reads them from tensors
                 self.set_rates()
+            update_rows(self.optimizer)
             self._fill_momentum()
             step_without_dynamo(self.optimizer)
             self._clear()

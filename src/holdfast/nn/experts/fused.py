@@ -94,7 +94,9 @@ class Drops:
 
     def drop_same(self, hidden: Tensor) -> Tensor:
         """Apply the dropout of the forward pass; it is also the map of its gradient."""
-        return hidden if self.survivors is None else hidden * (self.survivors * (1 / (1 - self.dropout))).to(hidden.dtype)
+        if self.survivors is None:
+            return hidden
+        return hidden * (self.survivors * (1 / (1 - self.dropout))).to(hidden.dtype)
 
 
 Result = tuple[Tensor, Tensor | None, Stats]  # states (t, d), weighted balance loss, statistics

@@ -1,8 +1,10 @@
-"""Kernels of memory reads: softmax summed over heads, top-k selection, and weighted sums of table rows.
+"""Kernels of memories: softmax summed over heads, top-k selection, weighted sums of table rows, and updates of rows.
 
 h heads, b batch, m slots or table rows, k chosen, d width, r rows of scores, n scores per row or choices b k,
 s segments (choices of the same table row)
 """
+
+import math
 
 import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
@@ -247,3 +249,49 @@ def _segments(
         tl.store(grad_weights + choice, tl.sum(g * value, 1), mask=inside)
         total += weight[:, None] * g
     tl.store(grad_rows + s[:, None] * d + cols, total, mask=(s < segments)[:, None] & (cols < d))
+
+
+def adam_rows(
+    table: Tensor, moments: tuple[Tensor, Tensor], steps: Tensor, rows: Tensor, grad: Tensor, *,
+    lr: Tensor, betas: tuple[float, float], eps: float, decay: float, decoupled: bool,
+) -> None:  # fmt: skip
+    """Update distinct rows (r,) of a table (m, d) in place by Adam, their moments (m, d) and counts of steps (m,).
+
+    `grad` is (r, d) and `lr` a tensor of one number on the device.
+    """
+    r, d = grad.shape
+    cols = min(1024, power_of_two(d))
+    if r:
+        launch(_adam_rows, (r,), (table, *moments, steps, rows, grad.contiguous(), lr),
+            *betas, *map(math.log, betas), float(eps), float(decay), d, DECOUPLED=decoupled, COLS=cols, num_warps=4,
+        )  # fmt: skip
+
+
+@kernel
+def _adam_rows(
+    table, mean, square, steps, rows, grad, lr, beta, beta_square, log_beta, log_beta_square, eps, decay, d,
+    DECOUPLED: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """One program per row; bias corrections in fp64, because they are differences of nearly equal numbers."""
+    i = tl.program_id(0).to(tl.int64)
+    row, rate = tl.load(rows + i).to(tl.int64), tl.load(lr).to(tl.float32)
+    step = tl.load(steps + row) + 1
+    first = (1 - tl.exp(step.to(tl.float64) * log_beta)).to(tl.float32)
+    second = (1 - tl.exp(step.to(tl.float64) * log_beta_square)).to(tl.float32)
+    for left in range(0, d, COLS):
+        cols = left + tl.arange(0, COLS)
+        inside, at = cols < d, row * d + cols
+        x = tl.load(table + at, mask=inside, other=0).to(tl.float32)
+        g = tl.load(grad + i * d + cols, mask=inside, other=0).to(tl.float32)
+        if DECOUPLED:
+            x *= 1 - rate * decay
+        else:
+            g += decay * x
+        m = tl.load(mean + at, mask=inside, other=0).to(tl.float32)
+        v = tl.load(square + at, mask=inside, other=0).to(tl.float32)
+        m += (1 - beta) * (g - m)
+        v = beta_square * v + (1 - beta_square) * g * g
+        tl.store(mean + at, m, mask=inside)
+        tl.store(square + at, v, mask=inside)
+        tl.store(table + at, x - rate * (m / first) / (tl.sqrt(v / second) + eps), mask=inside)
+    tl.store(steps + row, step)

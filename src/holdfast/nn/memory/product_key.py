@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_at_least
+from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.nn.kernels import kernels
 from holdfast.nn.memory.initialise import (
     check_init,
@@ -24,6 +24,8 @@ from holdfast.nn.memory.initialise import (
 )
 from holdfast.nn.memory.key_value import query_net
 from holdfast.nn.memory.read import Read, mean_values, weighted_rows
+
+UPDATES = ("all", "read")
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,10 @@ class ProductKeySettings:
     query_norm: bool = False  # batch norm on the queries
     init: str = "data"  # initialise from the first training batches; `published`: random slots
     keys: str = "sample"  # with init=data: queries of examples, or `kmeans`: means of clusters of them
+    updates: str = "all"  # values that a step updates; `read`: those that the batch read, by a sparse gradient
 
     def __post_init__(self) -> None:
+        check_known("updates", self.updates, UPDATES)
         side = self.side
         if side < 1 or side * side != self.slots:
             nearest = max(1, round(math.sqrt(max(self.slots, 0)))) ** 2
@@ -67,8 +71,8 @@ class ProductKeyMemory(nn.Module):
 
     Args:
         width: Width d of the features and of the values.
-        sparse: Return sparse gradients of the values, for `torch.optim.SparseAdam` or SGD without momentum in a
-            separate optimizer. The optimizers of a run need dense gradients.
+        sparse: Return sparse gradients of the values, as with `updates="read"`, for `torch.optim.SparseAdam` or SGD
+            without momentum in a separate optimizer. Optimizers of a run update the rows of sparse gradients.
         **settings: Fields of `ProductKeySettings`: `slots` (a perfect square), `heads`, `key_width`, `top`, ...
 
     Shape:
@@ -88,7 +92,8 @@ class ProductKeyMemory(nn.Module):
     def __init__(self, width: int, *, sparse: bool = False, **settings: Any) -> None:
         super().__init__()
         self.options = options = ProductKeySettings(**settings)
-        self.width, self.slots, self.side, self.sparse = width, options.slots, options.side, sparse
+        self.width, self.slots, self.side = width, options.slots, options.side
+        self.sparse = sparse or options.updates == "read"
         self.heads, self.top, self.half_width = options.heads, options.top, options.key_width // 2
         self.query = query_net(width, self.heads * options.key_width, kind=options.query, norm=options.query_norm)
         bound = self.half_width**-0.5
