@@ -3,6 +3,7 @@
 FOLDER has amazon_blitzer.parquet, mnli_pada.parquet, heart_disease_uci.csv and mnist.npz. Each domain in turn is new to
 a model of the others: its accuracy is estimated without its labels, and compared with the truth. Undrifted batches are
 rows of the training domains that the model has not seen; drifted ones contain a share of rows of the new domain.
+Prediction sets are calibrated on the left-out domains of the model, and their coverage is measured on the new one.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -26,15 +28,19 @@ from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import Vectors
 from holdfast.data.readers.memory import read_frame
 from holdfast.estimator import DomainClassifier
-from holdfast.models.saved import load_model
+from holdfast.models.conformal import METHODS, calibrate, coordinates, predict_sets
+from holdfast.models.saved import SavedModel, load_model
 from holdfast.monitor.check import Checker
 from holdfast.monitor.observe import Observed, class_indices, observe
+from holdfast.monitor.sequence import KEPT, SUFFIX, Past
 from holdfast.monitor.watch import model_checker
 from studies.tables import RESULTS, header
 
-ROWS, TEXTS = 500, 300  # per domain
+ROWS, TEXTS = 1000, 600  # per domain
 FUTURE = 0.4  # share of the rows of a training domain that the model never sees
 BATCH, UNDRIFTED, REPEATS = 200, 25, 3  # rows, undrifted batches per target, and trials per size of drift
+BEFORE = 5  # undrifted batches before a drift begins, or fewer if there are not enough rows
+COVERAGE = 0.9
 SHARES = (0.1, 0.25, 0.5)  # rows of the new domain in a drifted batch
 COSTLY = 0.05  # accuracy
 WAITED = 5  # batches until a trial ends without an alarm
@@ -92,6 +98,7 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
     targets = [_target(dataset, target, options, seed) for seed, target in enumerate(dataset.domains)]
     return {
         "data": name, "model": f"{options['encoder']} + {options['method']}", "rows": len(dataset), "batch": BATCH,
+        "classes": len(dataset.classes),
         "command": f"python -m studies.monitoring FOLDER {name}", "seed": "index of the target", "targets": targets,
         "seconds": round(time.monotonic() - start), "machine": f"{platform.machine()}, CPU",
     }  # fmt: skip
@@ -119,30 +126,77 @@ def _target(dataset: Dataset, target: str, options: dict[str, Any], seed: int) -
     return {
         "target": target, "true": round(float(right[1]), 4), "known": round(float(right[0]), 4),
         "drifted": bool(check.drifted), **check.accuracy.json(), **_alarms(checker, seen, new, rng),
+        "sets": _coverage(saved, dataset.subset(dataset.rows_of(target)), new, y_new),
     }  # fmt: skip
 
 
-def _observed(saved: Any, dataset: Dataset) -> tuple[Observed, np.ndarray]:
+def _coverage(saved: SavedModel, dataset: Dataset, new: Observed, y: np.ndarray) -> dict[str, dict[str, float]]:
+    """Return coverage and mean size of the prediction sets for the new domain, per method."""
+    raw, results = saved.align(dataset).raw, {}
+    features = coordinates(saved, raw)
+    for method in METHODS:
+        sets = calibrate(saved, COVERAGE, method, new=features)
+        predicted = predict_sets(saved, sets, raw, new.answers.astype(np.float64))
+        covered, size = float(predicted.covers(y).mean()), float(predicted.sizes.mean())
+        results[method] = {"coverage": round(covered, 4), "size": round(size, 3)}
+    return results
+
+
+def _observed(saved: SavedModel, dataset: Dataset) -> tuple[Observed, np.ndarray]:
+    assert saved.reference is not None
     return observe(saved, saved.align(dataset).raw, saved.reference), class_indices(saved, dataset)
 
 
 def _alarms(checker: Checker, seen: Observed, new: Observed, rng: np.random.Generator) -> dict[str, Any]:
     """Count alarms of undrifted batches, and the batches until a drift is noticed."""
     size = min(BATCH, len(seen) // 2)
-
-    def alarm(count: int) -> bool:
-        rows = [(seen, size - count), (new, count)]
-        drawn = [part.take(rng.permutation(len(part))[:own]) for part, own in rows if own]
-        return any(finding.drifted for finding in checker.findings(Observed.cat(drawn)))
-
-    false = sum(alarm(0) for _ in range(UNDRIFTED))
+    length, false, single = len(seen) // size, 0, 0  # a sequence of undrifted batches has no row twice
+    for start in range(0, UNDRIFTED, length):
+        alarms = _sequence(checker, seen, new, [0] * min(length, UNDRIFTED - start), size, rng)
+        false += sum(alarm for alarm, _ in alarms)
+        single += sum(alone for _, alone in alarms)
     delays: dict[str, list[int | None]] = {}
+    alone: dict[str, list[int | None]] = {}
     for share in SHARES:
         for _ in range(REPEATS):
-            count = min(len(new), round(share * size))
-            noticed = (i for i in range(1, WAITED + 1) if alarm(count))
-            delays.setdefault(str(share), []).append(next(noticed, None))
-    return {"batch_rows": size, "undrifted": UNDRIFTED, "false_alarms": false, "delays": delays}
+            count, before = min(len(new), round(share * size)), min(BEFORE, length - 1)
+            alarms = list(_sequence(checker, seen, new, [0] * before + [count] * WAITED, size, rng))[before:]
+            for kind, values in ((delays, [a for a, _ in alarms]), (alone, [b for _, b in alarms])):
+                kind.setdefault(str(share), []).append(values.index(True) + 1 if any(values) else None)
+    return {
+        "batch_rows": size, "undrifted": UNDRIFTED, "false_alarms": false, "false_alarms_single": single,
+        "delays": delays, "delays_single": alone,
+    }  # fmt: skip
+
+
+def _sequence(
+    checker: Checker, seen: Observed, new: Observed, counts: Sequence[int], size: int, rng: np.random.Generator
+) -> Iterator[tuple[bool, bool]]:
+    """Check consecutive batches with this number of new rows; yield whether there is an alarm, and without the others.
+
+    Rows are drawn without replacement; when all were drawn, they are drawn again.
+    """
+    rows = [_shuffled(len(part), rng) for part in (seen, new)]
+    past: list[Past] = []
+    for count in counts:
+        sizes = (size - count, count)
+        drawn = [
+            part.take(np.fromiter(islice(own, many), np.int64))
+            for part, own, many in zip((seen, new), rows, sizes, strict=True)
+            if many
+        ]
+        batch = Observed.cat(drawn)
+        findings = checker.findings(batch, past=past)
+        drifted = [finding.name for finding in findings if finding.drifted]
+        past = [*past, Past(checker.sequence.summary(batch), drifted)][-KEPT:]
+        single = [f for f in findings if not f.name.endswith(SUFFIX)]
+        split = 2 if len(single) < len(findings) else 1
+        yield bool(drifted), any(finding.corrected / split < checker.level for finding in single)
+
+
+def _shuffled(count: int, rng: np.random.Generator) -> Iterator[int]:
+    while True:
+        yield from rng.permutation(count)
 
 
 def _results() -> list[dict[str, Any]]:
@@ -186,38 +240,77 @@ def domains() -> list[str]:
 def alarms() -> list[str]:
     """False alarms per 100 undrifted batches, and the delay until drift is noticed."""
     shares = [f"{float(share):.0%} of rows" for share in map(str, SHARES)]
-    lines = header("data", "rows per batch", "undrifted batches", "false alarms per 100", *shares, "costly, noticed")
+    names = ("data", "rows per batch", "undrifted batches", "false alarms per 100", *shares, "costly, noticed")
+    lines = header(*names, "costly, single batches")
+    every: list[dict[str, Any]] = []
     for result in _results():
         own = result["targets"]
-        batches, false = (sum(each[key] for each in own) for key in ("undrifted", "false_alarms"))
-        cells = []
-        for share in map(str, SHARES):
-            delays = [delay for each in own for delay in each["delays"][share]]
-            known = [delay for delay in delays if delay is not None]
-            within = sum(delay <= 3 for delay in known)
-            median = f"{np.median([WAITED + 1 if d is None else d for d in delays]):g}"
-            cells.append(
-                f"{median if float(median) <= WAITED else f'over {WAITED}'} ({within} of {len(delays)} within 3)"
-            )
-        rate = f"{100 * false / batches:.1f}"
-        cells.append(_costly(own))
-        lines.append(f"| {result['data']} | {own[0]['batch_rows']} | {batches} | {rate} | {' | '.join(cells)} |")
-    return lines
+        every += own
+        lines.append(f"| {result['data']} | {own[0]['batch_rows']} | {_alarm_cells(own)} |")
+    return [*lines, f"| all | | {_alarm_cells(every)} |"]
 
 
-def _costly(targets: list[dict[str, Any]]) -> str:
+def _alarm_cells(targets: list[dict[str, Any]]) -> str:
+    batches, false = (sum(each[key] for each in targets) for key in ("undrifted", "false_alarms"))
+    cells = [str(batches), f"{100 * false / batches:.1f}"]
+    for share in map(str, SHARES):
+        delays = [delay for each in targets for delay in each["delays"][share]]
+        within = sum(delay is not None and delay <= 3 for delay in delays)
+        median = float(np.median([WAITED + 1 if d is None else d for d in delays]))
+        shown = f"{median:g}" if median <= WAITED else f"over {WAITED}"
+        cells.append(f"{shown} ({within} of {len(delays)} within 3)")
+    return " | ".join([*cells, _costly(targets, "delays"), _costly(targets, "delays_single")])
+
+
+def _costly(targets: list[dict[str, Any]], kind: str) -> str:
     """Return how many trials with a drift that costs at least five points were noticed within three batches."""
     delays = [
         delay
         for each in targets
         for share in map(str, SHARES)
         if float(share) * (each["known"] - each["true"]) >= COSTLY
-        for delay in each["delays"][share]
+        for delay in each[kind][share]
     ]
     return f"{sum(delay is not None and delay <= 3 for delay in delays)} of {len(delays)}" if delays else "none"
 
 
-TABLES = {"accuracy": accuracy, "domains": domains, "alarms": alarms}
+def coverage() -> list[str]:
+    """Coverage of prediction sets on new domains per data set, in percent, and the mean number of classes."""
+    lines = header("data", "domains", "classes", *METHODS, "sizes", "lowest coverage of split")
+    every: list[dict[str, Any]] = []
+    for result in _results():
+        own = result["targets"]
+        every += own
+        lowest = min(own, key=lambda each: each["sets"]["split"]["coverage"])
+        cells = [_mean_coverage(own, method) for method in METHODS]
+        sizes = ", ".join(f"{fmean(each['sets'][method]['size'] for each in own):.1f}" for method in METHODS)
+        worst = f"{lowest['target']}, {100 * lowest['sets']['split']['coverage']:.0f}"
+        lines.append(
+            f"| {result['data']} | {len(own)} | {result['classes']} | {' | '.join(cells)} | {sizes} | {worst} |"
+        )
+    cells = [_mean_coverage(every, method) for method in METHODS]
+    return [*lines, f"| all | {len(every)} | | {' | '.join(cells)} | | |"]
+
+
+def _mean_coverage(targets: list[dict[str, Any]], method: str) -> str:
+    """Return the mean coverage, and the mean distance of a domain from the nominal one."""
+    values = [each["sets"][method]["coverage"] for each in targets]
+    return f"{100 * fmean(values):.1f} (off by {100 * fmean(abs(v - COVERAGE) for v in values):.1f})"
+
+
+def set_domains() -> list[str]:
+    """Coverage and mean size of prediction sets per new domain."""
+    lines = header("data", "new domain", *METHODS)
+    for result in _results():
+        for each in result["targets"]:
+            cells = [f"{100 * s['coverage']:.1f} ({s['size']:.1f} classes)" for s in each["sets"].values()]
+            lines.append(f"| {result['data']} | {each['target']} | {' | '.join(cells)} |")
+    return lines
+
+
+TABLES = {
+    "accuracy": accuracy, "domains": domains, "alarms": alarms, "coverage": coverage, "set-domains": set_domains,
+}  # fmt: skip
 
 
 if __name__ == "__main__":
