@@ -26,6 +26,7 @@ from studies import (
     monitoring,
     pmb,
     primary_tables,
+    readme,
     table_sets,
 )
 
@@ -46,7 +47,7 @@ TABLES: dict[str, Mapping[str, Callable[[], list[str]]]] = {
     "scaling": benchmarks.SCALING_TABLES,
     "modules": modules.TABLES,
 }
-FILES = {DOCS / f"{page}.md": tables for page, tables in TABLES.items()} | methods.FILES
+FILES = {DOCS / f"{page}.md": tables for page, tables in TABLES.items()} | methods.FILES | readme.FILES
 BLOCK = re.compile(r"<!-- table: (?P<name>[\w/-]+) -->\n.*?<!-- end -->", re.DOTALL)
 LONGEST = 10  # lines of a table that is shown without a click
 

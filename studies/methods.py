@@ -1,4 +1,4 @@
-"""Tables of training methods in README.md and docs/methods.md, generated from the catalog and results/bench.
+"""Tables of training methods in docs/methods.md, generated from the catalog and results/bench.
 
 A method appears with its catalog entry alone; its cost is shown if a benchmark has measured it.
 """
@@ -22,12 +22,6 @@ from holdfast.core.settings import settings_class
 ROOT = Path(__file__).parents[1]
 CASES = {"mil": ("mil", "meta-step/erm-on-seen"), "hma": ("hma", "hma-step/plain, full")}  # benches of their own
 NEEDS = {"features": "trained features", "backbone": "a trained encoder", "stream": "a stream"}
-
-
-def families() -> list[str]:
-    """Return one row per family with the names of its methods."""
-    rows = [f"| {family} | {', '.join(f'`{name}`' for name in names)} |" for family, names in _by_family().items()]
-    return ["| family | methods |", "|---|---|", *rows]
 
 
 def reference() -> list[str]:
@@ -104,6 +98,5 @@ def _ratios(bench: str, device: str) -> dict[str, str]:
 
 
 FILES: dict[Path, Mapping[str, Callable[[], list[str]]]] = {
-    ROOT / "README.md": {"methods": families},
     ROOT / "docs" / "methods.md": {"methods": reference},
 }

@@ -178,10 +178,8 @@ def primary_table(
     Comparisons of a system are averaged per seed, over the seeds that all of them have; the p values of all systems are
     corrected together with Holm's method.
     """
-    passed: dict[str, list[Results]] = defaultdict(list)
-    for result in results_of(comparisons, records, chosen).values():
-        passed[result.comparison.system] += [result] if result.verdict == "yes" else []
-    gains = {system: _pooled(results) for system, results in passed.items()}
+    passed = by_system(comparisons, records, chosen)
+    gains = {system: pooled(results, "null") for system, results in passed.items()}
     ps = [paired_t(gain, [0.0] * len(gain)).p if len(gain) > 1 else None for gain in gains.values()]
     lines = header("system", "comparisons", "seeds", "gain over the null control", "p", "p, Holm")
     for (system, gain), p, corrected in zip(gains.items(), ps, holm(ps), strict=True):
@@ -191,11 +189,21 @@ def primary_table(
     return lines
 
 
-def _pooled(results: Sequence[Results]) -> list[float]:
-    """Return the gain over the null control per seed, mean over comparisons."""
+def by_system(
+    comparisons: Mapping[str, Comparison], records: Mapping[str, Records], chosen: Mapping[str, Any]
+) -> dict[str, list[Results]]:
+    """Return the comparisons per system that pass both gates."""
+    passed: dict[str, list[Results]] = defaultdict(list)
+    for result in results_of(comparisons, records, chosen).values():
+        passed[result.comparison.system] += [result] if result.verdict == "yes" else []
+    return passed
+
+
+def pooled(results: Sequence[Results], against: str) -> list[float]:
+    """Return the gain over the rows with a role, `null` or `baseline`, per common seed, mean over comparisons."""
     if not results:
         return []
-    gains = [dict(zip(each.seeds, each.gain(each.comparison.null), strict=True)) for each in results]
+    gains = [dict(zip(each.seeds, each.gain(getattr(each.comparison, against)), strict=True)) for each in results]
     seeds = sorted(set.intersection(*map(set, gains)))
     return [fmean(gain[seed] for gain in gains) for seed in seeds]
 

@@ -1,4 +1,4 @@
-"""Build the documentation site: python -m studies.site writes it to build/docs.
+"""Build the documentation site: python -m studies.site checks all links and writes it to build/docs.
 
 The site consists of docs/ and of generated pages: commands, public names, one card per method, and the executed
 examples of the gallery. Both are copied to build/site first, so that docs/ has no generated pages.
@@ -19,7 +19,7 @@ import typer.main
 
 from holdfast.catalog import METHODS
 from holdfast.cli import app
-from studies import gallery
+from studies import gallery, links
 from studies.methods import cost, defaults, descriptions, needs, setting_helps
 
 ROOT = Path(__file__).parents[1]
@@ -144,7 +144,9 @@ def skip_member(app: Any, what: str, name: str, value: Any, skip: bool, options:
 
 
 def main() -> int:
-    """Build the site; warnings are errors."""
+    """Check the links of all documents and build the site; warnings are errors."""
+    if links.main():
+        return 1
     source, out = ROOT / "build" / "site", ROOT / "build" / "docs"
     stage(source)
     words = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-W", "--keep-going", str(source), str(out)]

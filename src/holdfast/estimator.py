@@ -50,6 +50,7 @@ from holdfast.models.saved import SavedModel, load_model
 from holdfast.models.unlabelled import check_adaptation, correct_class_mix
 from holdfast.protocols.plan import Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
+from holdfast.record import RunRecord
 from holdfast.run.assemble import Assembly
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import resolve, single_run
@@ -77,29 +78,28 @@ class DomainEstimator(BaseEstimator, ABC):
 
     n_features_in_: int
     feature_names_in_: np.ndarray
+    notes_: tuple[str, ...]
+    record_: RunRecord
 
     def __init__(
-        self,
-        method: str = "erm",
-        *,
-        encoder: str = "auto",
-        tune: str = "auto",
-        steps: int | None = None,
-        batch: int | None = None,
-        lr: float | None = None,
-        metric: str | None = None,
-        seed: int = 0,
-        device: str = "auto",
-        cache: bool = True,
-        keep_sample: int = 0,
-        left_out: bool = False,
+        self, method: str = "erm", *, encoder: str = "auto", tune: str = "auto", steps: int | None = None,
+        batch: int | None = None, lr: float | None = None, metric: str | None = None, seed: int = 0,
+        device: str = "auto", cache: bool = True, keep_sample: int = 0, left_out: bool = False,
         settings: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.method, self.encoder, self.tune = method, encoder, tune
-        self.steps, self.batch, self.lr, self.metric = steps, batch, lr, metric
-        self.seed, self.device, self.cache, self.settings = seed, device, cache, settings
+    ) -> None:  # fmt: skip
+        self.method = method
+        self.encoder = encoder
+        self.tune = tune
+        self.steps = steps
+        self.batch = batch
+        self.lr = lr
+        self.metric = metric
+        self.seed = seed
+        self.device = device
+        self.cache = cache
         self.keep_sample = keep_sample  # examples per domain that a model folder stores for `adapt`
         self.left_out = left_out  # also train with each domain left out, to calibrate predictions for unseen domains
+        self.settings = settings
 
     @abstractmethod
     def _dataset(self, X: Any, y: Any, domains: Sequence[Any] | None) -> Dataset:
@@ -308,6 +308,8 @@ class DomainClassifier(ClassifierMixin, DomainEstimator):
 
     Without `domains`, all examples form one domain, and a method that needs several is replaced by erm with a warning.
     """
+
+    classes_: np.ndarray
 
     def _dataset(self, X: Any, y: Any, domains: Sequence[Any] | None) -> Dataset:
         return as_dataset(X, y, domains)

@@ -15,6 +15,9 @@ NONE = -1  # padding
 class Ragged:
     """n rows of integers, stored end to end."""
 
+    starts: Tensor
+    values: Tensor
+
     def __init__(self, values: Tensor, starts: Tensor) -> None:
         self.values, self.starts = values, starts  # (all,), (n + 1,)
 

@@ -72,6 +72,9 @@ class Method(nn.Module, ABC):
     model: Model
     settings: Any
     microbatches: int = 1  # pieces that a batch is split into to fit the device memory
+    optimizer: Optimizer
+    optimizer_factory: OptimizerFactory
+    task: Task
 
     def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
         super().__init__()

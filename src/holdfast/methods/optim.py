@@ -82,6 +82,16 @@ class Optimizer:
         changes: settings that replace those in `settings`.
     """
 
+    calls: int
+    finished: int
+    is_capturing: bool
+    optimizer: torch.optim.Optimizer
+    parameters: list[nn.Parameter]
+    rates: list[float]
+    rates_on_device: bool
+    settings: OptimizerSettings
+    version: int
+
     def __init__(
         self, settings: OptimizerSettings, parameters: Sequence[nn.Parameter],
         *, part_names: Sequence[str] = (), undecayed: Collection[int] = (), **changes: Any,

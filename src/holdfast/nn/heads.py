@@ -59,6 +59,8 @@ class NoHead(nn.Module):
 class Linear(nn.Linear):
     """W z + b."""
 
+    settings: dict[str, int]
+
     def __init__(self, width: int, outputs: int) -> None:
         super().__init__(width, outputs)
         self.outputs = outputs

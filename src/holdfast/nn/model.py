@@ -49,6 +49,10 @@ class OutputScale(NamedTuple):
 class Model(nn.Module):
     """Backbone, neck and head; with precision `bf16` backbone and neck run under autocast."""
 
+    backbone: nn.Module
+    head: nn.Module
+    neck: nn.Module
+
     def __init__(self, backbone: nn.Module, neck: nn.Module, head: nn.Module, *, precision: str = "fp32") -> None:
         super().__init__()
         if isinstance(neck, Attachable) and isinstance(backbone, Backbone):

@@ -45,6 +45,9 @@ class Companion(Protocol):
 class FrozenModule:
     """A frozen network outside of the state dict, with a cache of its states; copies of a model share it."""
 
+    digest: str
+    module: nn.Module
+
     def __init__(self, module: nn.Module) -> None:
         self.module = module.requires_grad_(False).eval()
         self.digest = _digest(module)
@@ -64,6 +67,10 @@ class GeneralEncoder(nn.Module):
 
     mechanism = "general"
     null_name = "states of another text of the batch"
+    cache: int
+    depth: int
+    frozen: FrozenModule | None
+    width: int
 
     def __init__(self, module: nn.Module | FrozenModule, *, cache: int = 0) -> None:
         super().__init__()

@@ -134,6 +134,13 @@ class SparseMoE(nn.Module):
     Settings: ClassVar[type] = ExpertSettings
     mechanism = "experts"
     null_name = "choices and gates shuffled among tokens"
+    act_fn: nn.Module
+    down_proj: nn.Parameter
+    down_proj_bias: nn.Parameter | None
+    router: nn.Module
+    settings: ExpertSettings
+    up_proj: nn.Parameter
+    up_proj_bias: nn.Parameter | None
 
     def __init__(
         self, width: int, hidden: int, activation: nn.Module | None = None, *, bias: bool = True, **settings: Any

@@ -104,6 +104,14 @@ class MemoryBank(SegmentedSlots):
         [torch.Size([2, 5, 4]), torch.Size([2, 5, 9])]
     """
 
+    directions: int
+    hidden: int
+    key_scale: float
+    keys: nn.ParameterList
+    temperature: float
+    value_scale: float
+    width: int
+
     def __init__(
         self, slots: int, *, directions: int, hidden: int, width: int,
         key_scale: float = 1.0, value_scale: float = 1.0, temperature: float = 1.0,

@@ -44,6 +44,20 @@ class KeysValues(NamedTuple):
 class MemoryBlock(nn.Module):
     """H = R(x) + drop(concat_h softmax(Q K^T s) V), then H + FF(norm(H)) with FF: d -> 4d -> d (Qiu et al., 2023)."""
 
+    by_head: tuple[int, int]
+    dropout: nn.Dropout
+    feed: nn.Sequential
+    heads: int
+    key_value: nn.Linear
+    norm_out: nn.LayerNorm
+    norm_query: nn.LayerNorm
+    norm_source: nn.LayerNorm
+    out: nn.Module
+    query: nn.Linear
+    residual: nn.Module
+    scale: float
+    width: int
+
     def __init__(self, width: int, settings: BlockSettings) -> None:
         super().__init__()
         heads, dropout = settings.heads, settings.dropout

@@ -205,6 +205,14 @@ class GeneralMemory(nn.Module):
 
     Settings = GeneralSettings
     tape_name = "general/mass"
+    attention: str
+    gates: nn.ModuleDict
+    mask: str
+    others: SubstituteTexts | None
+    reads: Reads
+    second: GeneralEncoder
+    shares: nn.ParameterDict
+    width: int
 
     def __init__(
         self, network: Any, second: GeneralEncoder, reads: Reads, others: SubstituteTexts | None = None, **settings: Any

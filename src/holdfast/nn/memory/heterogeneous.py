@@ -109,6 +109,18 @@ class HeterogeneousMemory(nn.Module):
 
     Settings = HeterogeneousSettings
     tape_name = "heterogeneous/recalled"
+    across: bool
+    context: str
+    first: MemoryBlock | None
+    inputs: int
+    labels: nn.Embedding
+    options: HeterogeneousSettings
+    pending: bool
+    queue: Queue | None
+    second: MemoryBlock | None
+    slots: SyntheticMemory | None
+    support: Support | None
+    width: int
 
     def __init__(self, width: int, classes: int, **settings: Any) -> None:
         super().__init__()

@@ -76,6 +76,12 @@ class KeyValueMemory(SegmentedSlots):
 
     Settings = KeyValueSettings
     sharpness: Tensor  # factor of cosine similarities
+    heads: int
+    key_width: int
+    options: KeyValueSettings
+    project: nn.Module
+    query: nn.Module
+    width: int
 
     def __init__(self, width: int, **settings: Any) -> None:
         super().__init__()

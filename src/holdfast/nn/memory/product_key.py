@@ -88,6 +88,18 @@ class ProductKeyMemory(nn.Module):
     Settings = ProductKeySettings
     mechanism = "memory"
     null_name = "all values replaced by their mean over slots"
+    half_width: int
+    heads: int
+    keys: nn.Parameter
+    options: ProductKeySettings
+    pending: bool
+    query: nn.Module
+    side: int
+    slots: int
+    sparse: bool
+    top: int
+    values: nn.Parameter
+    width: int
 
     def __init__(self, width: int, *, sparse: bool = False, **settings: Any) -> None:
         super().__init__()
@@ -121,7 +133,7 @@ class ProductKeyMemory(nn.Module):
             keys.copy_(to_keys(side).transpose(0, 1))
             sides.append(to_keys(features - features.mean(0)))
         scores = torch.matmul(queries[:, :, :512], self.keys.mT).flatten(1, 2)  # (2, h n, side)
-        self.keys *= solve_scale(scores.gather(-1, best_pairs(scores, self.top)).sum(0))
+        self.keys.mul_(solve_scale(scores.gather(-1, best_pairs(scores, self.top)).sum(0)))
         mean = features.mean(0)
         self.values.copy_((sides[0][:, None] + sides[1][None]).flatten(0, 1))
         self.values.mul_(relative_scale(features - mean, self.read(features).content)).add_(mean / self.heads)

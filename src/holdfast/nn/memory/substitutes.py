@@ -28,6 +28,8 @@ class SubstituteTexts:
     Predictions therefore do not depend on the batch, and the pool carries no label: many texts share a substitute.
     """
 
+    sizes: Tensor
+
     def __init__(self, pool: Tokens) -> None:
         self.pool = pool
         self.sizes = pool.mask.sum(1)  # (p,)

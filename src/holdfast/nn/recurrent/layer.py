@@ -67,6 +67,14 @@ class RecurrentLayer(nn.Module):
     """
 
     Settings = RecurrentSettings
+    bank: MemoryBank | None
+    bias: nn.Parameter
+    by_input: nn.Parameter
+    by_state: nn.Parameter
+    cell: str
+    directions: int
+    hidden: int
+    options: RecurrentSettings
 
     def __init__(self, inputs: int, hidden: int, **settings: Any) -> None:
         super().__init__()
