@@ -43,6 +43,7 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/pyright
+	$(BIN)/python -m studies.public_types
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -345,8 +345,8 @@ class DomainClassifier(ClassifierMixin, DomainEstimator):
                 raise BadInput(f"classes were set by the first call ({', '.join(self._saved.classes)}): leave them out")
             self._check_features(X, dataset.raw)
             cache = cache_folder() if self.cache else None
-            self._saved = continue_training(self._saved, dataset, device=choose_device(self.device), cache=cache)
-            self.record_ = self._saved.record
+            trained = continue_training(self._saved, dataset, device=choose_device(self.device), cache=cache)
+            super()._restore(trained)
             return self
         if classes is None:
             raise BadInput("the first call of partial_fit needs classes: pass all labels that will occur")

@@ -46,10 +46,10 @@ class Recall(nn.Module, ABC):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
-        self.settings = self.Settings(**settings)
+        self.settings: Any = self.Settings(**settings)
         self.chosen: dict[str, Any] = {}  # values of `grid` and `weight`
-        self.scale = 1.0  # temperature of the network's outputs
-        self.classes = 0
+        self.scale: float = 1.0  # temperature of the network's outputs
+        self.classes: int = 0
         self.ids: list[str] = []  # hash of each stored example; empty for those that were never named
         self.rows: list[int] = []  # of the training data that are stored, until they have ids
         for name, value in (("keys", torch.zeros(0, 0)), ("labels", torch.zeros(0, dtype=torch.long))):
