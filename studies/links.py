@@ -64,12 +64,12 @@ def fault(path: Path, target: str) -> str:
 
 def _address_fault(target: str) -> str:
     """Return what is wrong with the form of an address of the web."""
-    parts = urlsplit(target)
-    if parts.scheme == "mailto":
-        return "" if re.fullmatch(r"[^@\s]+@[^@\s]+", parts.path) else "the mail address is incomplete"
-    if parts.scheme != "https":
-        return f"the address starts with {parts.scheme}:, use https:"
-    return "" if HOST.fullmatch(parts.hostname or "") else "the address has no valid host name"
+    address = urlsplit(target)
+    if address.scheme == "mailto":
+        return "" if re.fullmatch(r"[^@\s]+@[^@\s]+", address.path) else "the mail address is incomplete"
+    if address.scheme != "https":
+        return f"the address starts with {address.scheme}:, use https:"
+    return "" if HOST.fullmatch(address.hostname or "") else "the address has no valid host name"
 
 
 def faults(paths: list[Path]) -> list[str]:

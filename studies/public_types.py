@@ -29,12 +29,12 @@ def symbols() -> list[dict[str, Any]]:
     words = [sys.executable, "-m", "pyright", "--verifytypes", "holdfast", "--ignoreexternal", "--outputjson"]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     try:
-        found = json.loads(done.stdout)["typeCompleteness"]["symbols"]
+        checked = json.loads(done.stdout)["typeCompleteness"]["symbols"]
     except (json.JSONDecodeError, KeyError):
         sys.exit(f"pyright --verifytypes failed: {done.stderr.strip() or done.stdout[:500]}")
-    if not found:
+    if not checked:
         sys.exit("pyright --verifytypes does not find the package: install it with `make setup`")
-    return found
+    return checked
 
 
 def public_paths() -> set[str]:
@@ -50,10 +50,10 @@ def public_paths() -> set[str]:
     return paths
 
 
-def incomplete(found: Iterable[Mapping[str, Any]], paths: Iterable[str]) -> Iterator[str]:
+def incomplete(checked: Iterable[Mapping[str, Any]], paths: Iterable[str]) -> Iterator[str]:
     """Return one line per symbol under the paths whose type is not complete, with the reason."""
     public = set(paths)
-    for symbol in found:
+    for symbol in checked:
         name = symbol["name"]
         if name not in public and name.rpartition(".")[0] not in public:
             continue

@@ -24,7 +24,7 @@ def test_public_paths_have_definitions_and_bases():
 
 
 def test_incomplete_names_and_members_are_listed_with_the_reason():
-    found = [
+    checked = [
         symbol("holdfast.f", "No docstring found", "Return type\n  is unknown"),
         symbol("holdfast.C", category="class"),
         symbol("holdfast.C.x", category="variable", known=True, ambiguous=True),
@@ -34,7 +34,7 @@ def test_incomplete_names_and_members_are_listed_with_the_reason():
         symbol("holdfast.D", 'Type of base class "holdfast.x.Y" is partially unknown', category="class"),
     ]
     public = {"holdfast.f", "holdfast.C", "holdfast.D", "holdfast.E"}
-    assert list(incomplete(found, public)) == [
+    assert list(incomplete(checked, public)) == [
         "holdfast.f: Return type is unknown",
         "holdfast.C.x: part of its type is unknown",
         'holdfast.D: Type of base class "holdfast.x.Y" is partially unknown',
