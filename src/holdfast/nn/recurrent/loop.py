@@ -17,6 +17,7 @@ from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights, ref
 
 Tensors = Sequence[Tensor | None]  # inputs, the two tensors of an initial state or None, then the weights
 INPUTS = 3 + len(Weights._fields)
+MOST_WORK = 1.5  # multiplications of a folded read, relative to a plain one, up to which it is faster
 
 
 def unroll(
@@ -41,7 +42,7 @@ class Trace(NamedTuple):
     states: Tensor  # (g, p, h)
     inner: Tensor  # (g, p, ..) inner states of the cell
     read: Tensor  # (g, reads, m) slot weights
-    contents: Tensor  # (g, reads, d)
+    contents: Tensor  # (g, reads, d), or (g, 0, d) if they are computed after the loop
     gates: tuple[Tensor, ...]  # (g, a, 4h) per step
 
 
@@ -128,6 +129,23 @@ def _split(tensors: Tensors) -> tuple[Tensor, Weights, InitialState | None]:
     return x, Weights(*weights), start  # pyright: ignore[reportReturnType, reportArgumentType]
 
 
+def is_launch_bound(x: Tensor) -> bool:
+    """Whether the number of kernels per step counts more than their work, as on a GPU."""
+    return x.is_cuda
+
+
+def fold(x: Tensor, weights: Weights) -> Tensor | None:
+    """Return the contribution of every slot to the sums (g, m, blocks of the input * h), where that saves a kernel.
+
+    A read is then one product per step, of slot weights and this, instead of two; the content follows after the loop.
+    """
+    d, entering = weights.by_content.shape[1:]
+    work = weights.slots * entering / max(1, d * (weights.slots + entering))
+    if not weights.slots or not is_launch_bound(x) or work > MOST_WORK:
+        return None
+    return torch.bmm(weights.values, weights.by_content)
+
+
 def run_forward(tensors: Tensors, cell: Cell, schedule: Schedule, *, save: bool = True) -> Trace:
     """Run all steps; without `save`, results that only a backward pass or a tape needs are dropped."""
     x, weights, start = _split(tensors)
@@ -139,7 +157,7 @@ def run_forward(tensors: Tensors, cell: Cell, schedule: Schedule, *, save: bool 
     read, contents = [x.new_empty(g, 0, weights.slots)], [x.new_empty(g, 0, weights.values.shape[2])]
     first = _first_state(start, states, inner, b)
     keys_t = weights.keys.mT.contiguous()  # a product with a transposed matrix takes a third longer
-    gates = []
+    folded, gates = fold(x, weights), []
     for step in schedule.steps():
         sums, before = projected[:, step.now], step.before
         h, c = first if before is None else (states[:, before], inner[:, before])
@@ -152,11 +170,13 @@ def run_forward(tensors: Tensors, cell: Cell, schedule: Schedule, *, save: bool 
             sums[..., by_state].baddbmm_(h, weights.by_state)
         if weights.slots and step.read is not None:
             share = torch.bmm(h, keys_t).softmax(-1)
-            content = torch.bmm(share, weights.values)
-            sums[..., by_input].baddbmm_(content, weights.by_content)
-            if save:
-                read.append(share)
-                contents.append(content)
+            if folded is None:
+                content = torch.bmm(share, weights.values)
+                sums[..., by_input].baddbmm_(content, weights.by_content)
+                contents += [content] if save else []
+            else:
+                sums[..., by_input].baddbmm_(share, folded)
+            read += [share] if save else []
         cell.forward(sums, states[:, step.now], inner[:, step.now], h, c)
         if save:
             gates.append(sums)
@@ -177,6 +197,8 @@ def run_backward(
     b, width = schedule.active[0], states.shape[-1]
     by_input, by_state = _columns(cell.by_input, width), _columns(cell.by_state, width)
     to_state, to_content, to_share = (w.mT.contiguous() for w in (weights.by_state, weights.by_content, weights.values))
+    folded, adds_in_place = fold(x, weights), is_launch_bound(x)
+    to_share_at_once = None if folded is None else folded.mT.contiguous()
     first, grad_inner, grad = _first_state(start, states, inner, b), _zeros(states, b), grad.clone()
     grad_start = None if start is None else _zeros(states, b)
     sums = x.new_empty(*x.shape[:2], BLOCKS * width)
@@ -187,20 +209,34 @@ def run_backward(
         out = sums[:, now]
         direct = cell.backward(gate, inner[:, now], h, c, grad[:, now], grad_inner[:, : step.rows], out)
         earlier = grad_start if before is None else grad[:, before]
-        to_before = None if earlier is None else torch.bmm(out[..., by_state], to_state)
+        if earlier is None:  # without an initial state the scores of the first step are constant
+            to_before = None
+        elif adds_in_place:
+            to_before = earlier.baddbmm_(out[..., by_state], to_state)
+        else:
+            to_before = torch.bmm(out[..., by_state], to_state)
         if weights.slots and step.read is not None:
-            grad_content = torch.bmm(out[..., by_input], to_content)
-            grad_contents.insert(0, grad_content)
-            if to_before is not None:  # without an initial state the scores of the first step are constant
-                grad_share = torch.bmm(grad_content, to_share)
+            if to_share_at_once is None:
+                grad_contents.insert(0, torch.bmm(out[..., by_input], to_content))
+            if to_before is not None:
+                if to_share_at_once is None:
+                    grad_share = torch.bmm(grad_contents[0], to_share)
+                else:
+                    grad_share = torch.bmm(out[..., by_input], to_share_at_once)
                 grad_score = torch._softmax_backward_data(grad_share, read[:, step.read], -1, grad_share.dtype)
                 grad_scores.insert(0, grad_score)
                 to_before.baddbmm_(grad_score, weights.keys)
         if earlier is not None and to_before is not None:
-            earlier += to_before if direct is None else to_before.add_(direct)
+            if direct is not None:
+                to_before.add_(direct)
+            if not adds_in_place:
+                earlier += to_before
     entering = schedule.entering(states, None if start is None else start.hidden)  # (g, p - b or p, h)
     by_inputs, carried = sums[..., by_input], sums[:, sums.shape[1] - entering.shape[1] :, by_state]
     skipped = by_inputs.shape[1] - read.shape[1]  # rows of a first step that does not read
+    if folded is not None:
+        contents = torch.bmm(read, weights.values)
+        grad_contents = [torch.bmm(by_inputs[:, skipped:], to_content)]
     gradients = (
         lambda: by_inputs @ weights.by_input.mT,
         lambda: grad_start,

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from holdfast.nn.recurrent import loop
 from holdfast.nn.recurrent.cells import CELLS, LSTM
-from holdfast.nn.recurrent.loop import unroll
+from holdfast.nn.recurrent.loop import fold, unroll
 from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights, reference_loop
 
 ACTIVE = (3, 3, 2, 1)
@@ -39,11 +40,18 @@ def learned(x: torch.Tensor, weights: Weights) -> list[torch.Tensor]:
     return [part for part in (x, *weights) if part.requires_grad]
 
 
+@pytest.fixture(params=[False, True], ids=["plain", "launch-bound"])
+def launch_bound(request, monkeypatch):
+    """The loop of a CPU, and that of a GPU: folded reads, gradients added in place."""
+    monkeypatch.setattr(loop, "is_launch_bound", lambda x: request.param)
+    return request.param
+
+
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("slots", [0, 3])
+@pytest.mark.parametrize("slots", [0, 3, 30])
 @pytest.mark.parametrize("zero_first", [True, False])
 @pytest.mark.parametrize("active", [ACTIVE, (3, 3, 3), (9,)])
-def test_loop_equals_the_reference(cell, slots, zero_first, active):
+def test_loop_equals_the_reference(cell, slots, zero_first, active, launch_bound):
     x, weights = parts(cell, slots=slots)
     schedule = Schedule(active, zero_first=zero_first)
     states, read = unroll(x, weights, CELLS[cell], schedule)
@@ -63,11 +71,23 @@ def test_loop_equals_the_reference(cell, slots, zero_first, active):
     assert not read.requires_grad
 
 
+def test_reads_are_folded_where_that_is_little_work(launch_bound):
+    """With 500 slots of width 300 the products of a step are not much larger; with 2,500 they are."""
+    for slots, is_folded in ((0, False), (3, True), (30, False)):
+        x, weights = parts("lstm", slots=slots)
+        assert (fold(x, weights) is not None) == (is_folded and launch_bound)
+    if launch_bound:
+        x, weights = parts("gru", slots=3)
+        folded = fold(x, weights)
+        assert folded is not None
+        assert_close(folded, weights.values @ weights.by_content)
+
+
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("slots", [0, 3])
+@pytest.mark.parametrize("slots", [0, 3, 30])
 @pytest.mark.parametrize("inner", [True, False])
 @pytest.mark.parametrize("active", [ACTIVE, (3, 3, 3), (9,)])
-def test_loop_with_initial_state_equals_the_reference(cell, slots, inner, active):
+def test_loop_with_initial_state_equals_the_reference(cell, slots, inner, active, launch_bound):
     x, weights = parts(cell, slots=slots)
     schedule, start = Schedule(active, zero_first=False), begun(active[0], inner=inner)
     states, read = unroll(x, weights, CELLS[cell], schedule, start)
