@@ -41,7 +41,8 @@ def decode_image(file: Path | BinaryIO, size: int, *, where: str = "") -> Tensor
                 raise ValueError(f"it has {image.width} x {image.height} pixels, the limit is {MAX_PIXELS}")
             image = _rgb(ImageOps.exif_transpose(image))
             image = image.resize((size, size), Image.Resampling.BILINEAR)
-            return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()  # (3, size, size)
+            # the copy is made by numpy: torch would start threads of its own in every thread that decodes
+            return torch.from_numpy(np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1)))  # (3, size, size)
     except Exception as error:  # a corrupt file can make the decoders raise any exception
         if limited := open_limit(error):
             raise limited from error

@@ -108,7 +108,7 @@ def fit(
                     saver.save(_pack(state, method, batches))
         compiled = "" if capture is None else capture.summary
         state.step = steps  # also after early stopping
-        if saver is not None and saver.due_before_scoring():
+        if saver is not None and saver.due():
             saver.save(_pack(state, method, batches))
         assert state.snapshot is not None, "no step was validated"
         method.load_state_dict(state.snapshot)

@@ -103,10 +103,6 @@ class Saver:
             _stop.set()
         return bool(number or late)
 
-    def due_before_scoring(self) -> bool:
-        """Whether enough time has passed to save before the scoring at the end of a phase."""
-        return bool(parallel.all_max(int(self._waited(min(self.seconds, 5.0))))[0])
-
     def _waited(self, seconds: float) -> bool:
         return self.path is not None and parallel.is_first() and time.monotonic() - self.written >= seconds
 
