@@ -172,7 +172,7 @@ def page(example: Example) -> str:
             lines += [f"![{figure.title}](figures/{example.name}-{number}.png)", ""]
             number += 1
     files = " or ".join(f"{{download}}`{kind} <{example.name}.{suffix}>`" for kind, suffix in FILES.items())
-    lines += [f"It ran in {example.seconds:.0f} seconds when this page was built. Download it as a {files}.", ""]
+    lines += [f"It ran in {example.seconds:.1f} seconds when this page was built. Download it as a {files}.", ""]
     return "\n".join(lines)
 
 

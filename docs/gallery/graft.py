@@ -87,7 +87,7 @@ for i, name in enumerate(networks):
 left.set_xticks(at, list(accuracy))
 left.set(title="Accuracy per version; blotted was held out", ylim=(0, 1.2))
 left.legend(loc="upper center", ncols=3, fontsize=8)
-image = right.imshow(torch.stack(list(routes.values())), vmin=0, cmap="Blues")
+image = right.imshow(torch.stack(list(routes.values())).numpy(), vmin=0, cmap="Blues")
 right.set_yticks(at, list(routes))
 right.set(title="Share of the digits that each expert receives", xlabel="expert", xticks=range(4))
 figure.colorbar(image, ax=right)
