@@ -62,6 +62,9 @@ ENCODERS = {
         defaults=_SMALL),
     "pixels": EncoderEntry(
         f"{_BACKBONES}.small:Pixels.build", "pixels of a small image, unchanged", takes="image", learns=False),
+    "pixel-components": EncoderEntry(
+        f"{_BACKBONES}.mixed:PixelComponents.build", "principal components of the pixels of a small image",
+        takes="image", learns=False),
     "resnet18": _entry("image", _RESNET, "ResNet-18, randomly initialised", depth=18),
     "resnet50": EncoderEntry(_RESNET, f"ResNet-50, {_FROM_FILE}", fixed={"depth": 50}, preset=_LARGE, takes="image"),
     "resnet101": EncoderEntry(_RESNET, f"ResNet-101, {_FROM_FILE}", fixed={"depth": 101}, preset=_LARGE, takes="image"),

@@ -17,11 +17,12 @@ from holdfast.data.splits import HeldOut, row_hashes
 
 def model_columns(
     columns: Mapping[str, Any] | None, schema: Schema, learned: Sequence[str] | None,
-    forms: Mapping[str, Form] | None = None, *, images: bool = False,
+    forms: Mapping[str, Form] | None = None, *, size: int | None = None,
 ) -> dict[str, Any] | None:  # fmt: skip
     """Return the roles to read data for a model with: those of the user, and for a table the kinds of its columns.
 
-    `forms` describes how the training data writes numbers and dates; with `images`, rows have an image, not a text.
+    `forms` describes how the training data writes numbers and dates; with a `size` in pixels, rows have
+    an image, not a text.
     """
     if not schema:
         return None if columns is None and not forms else ModelColumns(columns or {}, forms or {})
@@ -29,7 +30,7 @@ def model_columns(
     for column in schema:
         kinds[column.kind] = (*kinds.get(column.kind, ()), column.name)
     texts = [name for name in learned or () if name not in kinds["features"]]
-    roles = {**kinds, **({"image" if images else "text": texts[0]} if texts else {}), **(columns or {})}
+    roles = {**kinds, **({"text" if size is None else "image": texts[0]} if texts else {}), **(columns or {})}
     return ModelColumns(roles, forms or {})
 
 

@@ -111,8 +111,7 @@ class SavedModel:
 
     def read_columns(self, columns: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Return the roles to read new data with: those of the user and the model's columns."""
-        images = self.encoder.size is not None
-        return model_columns(columns, self.encoder.schema, self.columns, self.forms, images=images)
+        return model_columns(columns, self.encoder.schema, self.columns, self.forms, size=self.encoder.size)
 
     def align(self, dataset: Dataset) -> Dataset:
         """Return new data with the model's columns, in their order."""

@@ -108,11 +108,11 @@ def _recorded(jobs: Sequence[Job], finished: Sequence[RunRecord]) -> dict[str, f
 
 
 def _sample(jobs: Sequence[Job], workspace: Workspace, folder: Path) -> Workspace:
-    """Return a workspace on a sample of the data, which shares the frozen encoders."""
+    """Return a workspace on a sample of the data, which shares the frozen encoders and their cached features."""
     rows = max(PROBE_ROWS, 2 * max(job.spec.batch for job in jobs))
     cache = None if workspace.cache is None else folder
     shared = {"encoders": workspace.encoders, "macs": workspace.macs}
-    return Workspace(workspace.dataset.limited(rows), workspace.device, cache, **shared)
+    return Workspace(workspace.dataset.limited(rows), workspace.device, cache, complete=workspace, **shared)
 
 
 def _larger_sample(job: Job, workspace: Workspace, small: Workspace) -> Workspace:

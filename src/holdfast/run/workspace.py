@@ -27,6 +27,7 @@ from holdfast.data.cache import cached_features, uncached_rows
 from holdfast.data.copies import copies_note
 from holdfast.data.dataset import Dataset
 from holdfast.data.load import load_data
+from holdfast.data.raw import Subset
 from holdfast.data.readers.columns import listed
 from holdfast.data.readers.memory import Source
 from holdfast.data.splits import rows_by_domain
@@ -63,6 +64,7 @@ class Workspace:
     structured: dict[tuple[str, str], Prepared] = field(default_factory=dict)
     macs: dict[str, int | None] = field(default_factory=dict)
     plans: dict[str, list[Episode]] = field(default_factory=dict)
+    complete: Workspace | None = None  # of a sample: all examples, whose cached features the sample reads
 
     def episodes(self, spec: Spec) -> list[Episode]:
         """Return the episodes of the spec's plan; equal plans and seeds are generated once."""
@@ -150,6 +152,9 @@ class Workspace:
         elif isinstance(encoder, LearnedPreparation):  # another one per run, and cheap
             encoder.to(self.device).eval()
             features = self.examples(self.store(encoder)).map(encoder, np.arange(len(self.dataset)), shared=True)
+        elif self.complete is not None and not self.complete.rows_to_encode(encoder):
+            assert isinstance(self.dataset.raw, Subset)
+            features = self.complete.frozen_features(encoder)[torch.from_numpy(self.dataset.raw.rows)]
         if features is not None:
             self.features = {encoder: features}
             return features

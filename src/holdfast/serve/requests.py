@@ -123,7 +123,7 @@ class RequestParser:
         if self.schema:
             examples = self._complete(examples)
         images, kind = None, self.kind
-        columns = model_columns(self.columns, self.schema, self.features, images=self.size is not None) or {}
+        columns = model_columns(self.columns, self.schema, self.features, size=self.size) or {}
         if kind == "mixed" and (column := columns.pop("image", None)) is not None:
             images, kind = self._images([{"image": row.pop(column)} for row in examples], until).examples, "table"
         data = align_features(read_json_rows(examples, where=WHERE, columns=columns), self.features, self.schema)

@@ -9,6 +9,7 @@ from holdfast import BadInput, compare
 from holdfast.cli import console
 from holdfast.data.synthetic import world
 from holdfast.methods.logistic import Logistic
+from holdfast.nn.backbones.text import TextEncoder
 from holdfast.run import estimate as estimation
 from holdfast.run import schedule as scheduling
 from holdfast.run.budget import Allowance, Budget, Unit, left_out_note, parse_budget, units_to_drop
@@ -197,6 +198,7 @@ def test_encoding_is_estimated_for_the_rows_without_features(tmp_path, monkeypat
     assert probed is not None
     assert probed.encoding == 0.5 * 120
     cache_inputs(jobs, workspace)
+    monkeypatch.setattr(TextEncoder, "forward", None)  # nothing is encoded again
     again = estimate(jobs, workspace, always=True)
     assert again is not None
     assert (again.encoding, len(measured)) == (0.0, 1)

@@ -176,8 +176,8 @@ class PixelComponents(ImageBackbone):
 
     @classmethod
     @torch.no_grad()
-    def build(cls, training: Callable[[], Any]) -> Self:
-        images, network = training(), cls()
+    def build(cls, training: Callable[[], Any], *, size: int = 32) -> Self:
+        images, network = training(), cls(size=size)
         every = max(1, -(-len(images) // ROWS))
         pixels = network._pixels(images[::every])
         network.mean.copy_(pixels.mean(0))
