@@ -45,8 +45,19 @@ def _rows_of(grad: Tensor) -> tuple[Tensor, Tensor]:
     """Return the indices (r,) of the rows with a gradient and the gradients (r, d)."""
     if not grad.is_sparse:
         return torch.arange(len(grad), device=grad.device), grad
-    grad = grad.coalesce()
+    grad = coalesced(grad)
     return grad.indices()[0], grad.values()
+
+
+def coalesced(grad: Tensor) -> Tensor:
+    """Return a sparse gradient whose rows are distinct and in order; it is copied only if they are not yet.
+
+    The rows of a gradient from the kernels are, but `backward` forgets it.
+    """
+    if grad.is_coalesced() or not bool((grad._indices()[0].diff() > 0).all()):
+        return grad.coalesce()
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):
+        return torch.sparse_coo_tensor(grad._indices(), grad._values(), grad.shape, is_coalesced=True)
 
 
 def _sgd(parameter: Tensor, rows: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
@@ -109,7 +120,7 @@ def clip_gradients(parameters: Sequence[nn.Parameter], most: float) -> None:
     values = []
     for p in parameters:
         if p.grad is not None:
-            p.grad = p.grad.coalesce() if p.grad.is_sparse else p.grad
+            p.grad = coalesced(p.grad) if p.grad.is_sparse else p.grad
             values.append(p.grad.values() if p.grad.is_sparse else p.grad)
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in values]))
     scale = (most / (norm + 1e-6)).clamp(max=1.0)  # as in torch

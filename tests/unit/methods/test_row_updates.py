@@ -16,7 +16,7 @@ from holdfast.core.errors import BadInput
 from holdfast.methods.base import StageInfo
 from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Optimizer, OptimizerSettings
-from holdfast.methods.row_updates import adam_rows
+from holdfast.methods.row_updates import adam_rows, coalesced
 from holdfast.nn.heads import Linear
 from holdfast.nn.memory.read import weighted_rows
 from holdfast.nn.model import Model
@@ -132,6 +132,16 @@ def test_the_kernel_equals_the_reference(device: str, decoupled: bool) -> None:
     torch.testing.assert_close(table, expected, rtol=1e-5, atol=1e-6)
     for actual, name in ((mean, "exp_avg"), (square, "exp_avg_sq"), (steps, "step")):
         torch.testing.assert_close(actual, state[name], rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_with_rows_in_order_are_not_copied() -> None:
+    values = torch.arange(6.0).view(2, 3)
+    ordered = torch.sparse_coo_tensor(torch.tensor([[1, 4]]), values, (5, 3))
+    assert not ordered.is_coalesced()
+    assert coalesced(ordered).is_coalesced()
+    assert coalesced(ordered).values().data_ptr() == values.data_ptr()
+    repeated = torch.sparse_coo_tensor(torch.tensor([[4, 4]]), values, (5, 3))
+    assert coalesced(repeated).values().tolist() == [[3.0, 5.0, 7.0]]
 
 
 def _model(**options) -> Model:

