@@ -102,6 +102,7 @@ def step_seconds(backbone: Backbone, size: int, sizes: Sizes, device: torch.devi
     make = partial(Optimizer, OptimizerSettings(optimizer="adam", lr=5e-5))
     method = ERM(model, task=Classify(), optimizer=make).train()
     data, each = random_images(4 * size, sizes.pixels, CLASSES, device), 4 * size // DOMAINS
+    assert isinstance(data.x, torch.Tensor)
     splits = [Part(f"d{i}", np.arange(i * each, (i + 1) * each)) for i in range(DOMAINS)]
     examples = Examples(TensorStore(data.x.cpu()), data.y.cpu(), [split.domain for split in splits], device=device)
     batches = Batches(examples, splits, size // DOMAINS, generator=generator(0, "batches"))
