@@ -93,7 +93,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     name: partial(ratios, name)
     for name in (
         "loop", "cache", "methods", "read", "mil", "recurrent", "hma", "gmap", "experts", "serve", "engines", "cluster",
-        "tables",
+        "serve-watch", "tables",
     )
 }  # fmt: skip
 TABLES["expert-variants"] = expert_variants

@@ -22,7 +22,7 @@ from holdfast.estimator import DomainClassifier
 from holdfast.serve.server import serving
 from holdfast.serve.service import Service
 
-CLIENTS, REQUESTS, ROUNDS = 32, 2000, 3
+CLIENTS, REQUESTS, ROUNDS = 32, 500, 12  # short rounds in turn, so that a busy machine affects all cases equally
 EXAMPLES = 2000  # of the model, so that a monitor compares with some hundred held-out ones
 WORDS = ("film", "book", "phone", "was", "very", "not", "quite", "good", "bad", "dull", "slow", "story", "screen")
 
@@ -31,7 +31,7 @@ def run(device: torch.device) -> list[Result]:
     """Measure the ratio of throughputs, the errors among all requests, and the offline throughput."""
     rng = random.Random(0)
     texts = [" ".join(rng.choices(WORDS, k=rng.randint(6, 16))) for _ in range(REQUESTS)]
-    ratios, speeds, watched, errors = [], [], [], 0
+    ratios, speeds, watched, work, errors = [], [], [], [], 0
     with tempfile.TemporaryDirectory() as folder:
         model = _model(Path(folder) / "model", device)
         service, watching = (Service(model, device=device.type, watch=watch) for watch in (False, True))
@@ -40,19 +40,27 @@ def run(device: torch.device) -> list[Result]:
         with serving(service) as address, serving(watching) as watching_address:
             for each in (address, watching_address):
                 _send(each, texts[: 4 * CLIENTS])
-            for _ in range(ROUNDS):
+            for number in range(ROUNDS):
                 start = time.perf_counter()
                 service.saved.probabilities(raw, device=device)
                 offline = time.perf_counter() - start
-                answers = [_send(each, texts) for each in (address, watching_address)]
-                ratios.append(offline / answers[0]["seconds"])
-                watched.append(answers[0]["seconds"] / answers[1]["seconds"])
+                order = (address, watching_address)[:: 1 if number % 2 == 0 else -1]  # each is the first in turn
+                answers, used = {}, {}
+                for each in order:
+                    before = time.process_time()  # of all threads of both servers, without the clients
+                    answers[each] = _send(each, texts)
+                    used[each] = time.process_time() - before
+                plain = answers[address]["seconds"]
+                ratios.append(offline / plain)
+                watched.append(plain / answers[watching_address]["seconds"])
+                work.append(used[watching_address] / used[address])
                 speeds.append(REQUESTS / offline)
-                errors += sum(len(each["errors"]) + each["unanswered"] for each in answers)
+                errors += sum(len(each["errors"]) + each["unanswered"] for each in answers.values())
     assert watching.drift is not None
     return [
         Result(f"served/offline, {CLIENTS} clients", median(ratios), bar=0.8, at_least=True),
         Result(f"watched/unwatched, {CLIENTS} clients", median(watched), bar=0.95, at_least=True),
+        Result("CPU time, watched/unwatched", median(work), bar=1.05),
         Result(f"errors in {2 * ROUNDS * REQUESTS} requests", float(errors), bar=0.0),
         Result("offline, examples per second", median(speeds), bar=None),
         Result("windows that were checked", float(watching.drift.windows), bar=None),

@@ -15,10 +15,11 @@ from holdfast.models.adapt import Terms, adapt, ledger_of
 from holdfast.models.combine import combine
 from holdfast.models.export import export
 from holdfast.models.mixture import mixture_weights, number_weights, shrunk_weights
-from holdfast.models.outputs import predict_labels, predict_numbers
+from holdfast.models.outputs import Watched, answers, predict_labels, predict_numbers
 from holdfast.models.predict import predict
 from holdfast.models.saved import load_model
 from holdfast.models.versions import use_version
+from holdfast.monitor.observe import observe
 from holdfast.record import RunRecord
 from holdfast.report.labels import COMBINED
 from holdfast.run.workspace import Workspace
@@ -206,3 +207,23 @@ def test_weights_are_uniform_unless_the_source_domains_agree_on_others():
     good = {"a": np.where(labels["a"][:, None] == [0, 1], 0.9, 0.1)}
     flat = {"a": np.full((90, 2), 0.5)}
     assert shrunk_weights([good, flat], labels, numbers=False) == pytest.approx([1, 0])
+
+
+def test_a_monitor_sees_the_answers_of_the_average(done, folder):
+    saved, raw = load_model(folder), done.dataset.raw
+    assert saved.reference is not None
+    served: list[Watched] = []
+    answers(saved, raw, observe=lambda _, watched: served.append(watched))
+    observed = observe(saved, raw, saved.reference)
+    first = replace(saved, members=())
+    if saved.predicts == "numbers":
+        mixed, alone = (predict_numbers(each, raw).values[:, None] for each in (saved, first))
+    elif saved.predicts == "labels":
+        mixed, alone = (predict_labels(each, raw).probabilities for each in (saved, first))
+    else:
+        mixed, alone = (each.probabilities(raw) for each in (saved, first))
+    assert not np.allclose(mixed, alone)
+    for seen in (*served, observed):
+        assert seen.answers == pytest.approx(mixed, rel=1e-4, abs=1e-5)
+        assert seen.outputs == pytest.approx(alone, rel=1e-4, abs=1e-5)
+    assert served[0].foreign == pytest.approx(observed.foreign)
