@@ -13,7 +13,7 @@ from tests.graphs import geometric
 jupytext = pytest.importorskip("jupytext", reason="the extra dev is not installed")
 nbformat = pytest.importorskip("nbformat", reason="the extra dev is not installed")
 PATHS = {path.stem: path for path in gallery.scripts()}
-SLOW = ("text", "images", "graphs", "tables", "graft")  # several seconds each
+SLOW = ("text", "images", "graphs", "tables", "regression", "graft", "plugin")  # several seconds each
 MARKS = {name: [pytest.mark.slow] for name in SLOW}
 MARKS["graphs"] = [*MARKS["graphs"], pytest.mark.graph]
 
