@@ -106,6 +106,10 @@ def _progress_lines() -> ProgressListener:
         def note(self, sentence: str) -> None:
             say(sentence)
 
+        def estimating(self) -> None:
+            self.total, self.current, self.encoded, self.left = 0, "", "", lambda: None
+            self.preparing = "estimating the time of the runs"
+
         def expect(self, left: Any) -> None:
             self.left = left
 
@@ -205,6 +209,12 @@ def progress(quiet: bool) -> Iterator[ProgressListener]:
             def searching(self, name: str) -> None:
                 if self.run is None:
                     self.run = bars.add_task("searching the learning rate", total=None)
+
+            def estimating(self) -> None:
+                self.close()
+                if self.runs is not None:
+                    bars.remove_task(self.runs)
+                    self.runs = None
 
             def expect(self, left: Any) -> None:
                 if self.runs is not None:

@@ -24,6 +24,9 @@ class ProgressListener:
     def note(self, sentence: str) -> None:
         """Something to say before the runs, such as the estimated time."""
 
+    def estimating(self) -> None:
+        """The time of the next runs is estimated; runs before them are over."""
+
     def expect(self, left: Callable[[], float | None]) -> None:
         """`left()` returns the seconds until everything is done, or None while they are unknown."""
 
@@ -72,6 +75,7 @@ class LoggingListener(ProgressListener):
         self.watch, self.log = watch, log
         self.encoding, self.start, self.worker_steps = watch.encoding, watch.start, watch.worker_steps
         self.note, self.expect, self.searching = watch.note, watch.expect, watch.searching
+        self.estimating = watch.estimating
         self.steps, self.pending, self.running = 0, [], False
 
     def begin(self, name: str, steps: int) -> None:

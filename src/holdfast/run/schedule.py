@@ -85,6 +85,7 @@ def run_scheduled(
     limited, watch = limits.seconds is not None, watch or ProgressListener()
     if limited and engine is not None and not isinstance(engine, Local):
         raise BadInput("--budget needs --engine local: a cluster begins runs in its own order")
+    watch.estimating()
     if search is not None and (workspace.out / "rates").exists():
         limit = Budget(limits.seconds, limits.started) if limits.seconds is not None else None
         jobs, search = search(jobs, limit, engine), None

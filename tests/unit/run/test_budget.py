@@ -242,6 +242,12 @@ def test_lines_name_method_target_and_time_left(monkeypatch):
     lines.encoding(5, 10)
     lines.report()
     assert "encoding 5 of 10 examples" in said[-1]
+    lines.estimating()  # of a second comparison of the same command
+    lines.report()
+    assert said[-1] == "estimating the time of the runs"
+    lines.searching("erm 1e-4")
+    lines.report()
+    assert said[-1] == "searching the learning rate: erm 1e-4"
 
 
 def test_the_first_run_of_a_process_does_not_change_the_expected_duration():
