@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from holdfast.catalog import training
@@ -164,3 +166,23 @@ def test_trials_have_the_same_number_of_steps(data, tmp_path, monkeypatch):
     assert {(trial.spec.steps, trial.spec.every) for trial in done.trials.values()} == {(40, 2)}
     config = json.loads(done.best["erm"].read_text())
     assert (config["average"], config["decay"], config["steps"]) == ("moving", "weights", 40)
+
+
+@pytest.mark.parametrize(("task", "metric"), [("regress", "rmse"), ("multilabel", "macro_f1"), ("ordinal", "kappa")])
+def test_tables_of_other_tasks_are_searched(tmp_path, task, metric):
+    rng = np.random.default_rng(0)
+    rows, age = 36, rng.normal(60, 9, 36)
+    labels = {
+        "regress": np.round(age * 2 + rng.normal(size=rows), 2),
+        "multilabel": np.where(age > 60, "old|tall", "tall"),
+        "ordinal": np.digitize(age, [55, 65]),
+    }
+    frame = pd.DataFrame({"age": age, "sex": rng.choice(["f", "m", None], rows), "label": labels[task]})
+    frame["domain"] = ["a", "b", "c"] * (rows // 3)
+    options = {**QUICK, "encoder": "columns", "seeds": 1}
+    result = sweep(frame, methods=["erm"], trials=2, out=tmp_path, settings={"task": task}, **options)
+    assert {cell["target"] for cell in result.table()} >= {"a", "b", "c"}
+    records = list(load(tmp_path / "records"))
+    assert len(records) == 6
+    assert {record.spec["task"] for record in records} == {task}
+    assert all(metric in str(record.stages) for record in records)
