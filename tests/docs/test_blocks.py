@@ -51,7 +51,8 @@ SHORTER = {
 }
 # documents whose commands need MiniLM or torch-geometric
 MARKED = dict.fromkeys(
-    ("README.md", "docs/prompting.md", "docs/python.md", "docs/serving.md", "docs/usage.md"), pytest.mark.minilm
+    ("README.md", "docs/getting-started.md", "docs/prompting.md", "docs/python.md", "docs/serving.md", "docs/usage.md"),
+    pytest.mark.minilm,
 )
 MARKED["docs/tutorials/graphs.md"] = pytest.mark.graph
 MARKED["docs/guide.md"] = pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
@@ -74,6 +75,7 @@ LINES = {  # number of `holdfast` commands per document
     "docs/audit.md": 5,
     "docs/adding-an-encoder.md": 2,
     "docs/prediction-sets.md": 4,
+    "docs/getting-started.md": 3,
     "docs/monitoring.md": 5,
     "docs/prompting.md": 2,
     "docs/dialogue.md": 3,
