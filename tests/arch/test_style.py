@@ -15,6 +15,8 @@ from holdfast.nn.backbones.base import Backbone
 ROOT = Path(holdfast.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 MAX_LINES = 450
+FORBIDDEN = {"pickle", "dill", "joblib", "torchvision"}
+EXCEPTIONS = {"run/local.py": {"pickle"}}  # sends objects to its own workers, and never reads any
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -30,7 +32,8 @@ def test_file(path):
             assert node.attr != "cuda" or isinstance(node.value, ast.Name), "move tensors with .to(device)"
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [a.name for a in node.names] + [getattr(node, "module", "") or ""]
-            assert not {"pickle", "dill", "joblib", "torchvision"} & set(names)
+            allowed = EXCEPTIONS.get(path.relative_to(ROOT).as_posix(), set())
+            assert not (FORBIDDEN - allowed) & set(names)
 
 
 def test_public_names_are_sorted_and_exist():
