@@ -340,8 +340,11 @@ def _named_inputs(encoder: Backbone, x: Inputs) -> dict[str, Tensor] | None:
     if isinstance(x, Joint) and isinstance(encoder, TwoParts):
         first, second = _named_inputs(encoder.table, x.first), _named_inputs(encoder, x.second)
         return None if first is None or second is None else {**first, **second}
-    table = isinstance(x, Joint) and isinstance(encoder, TableBackbone)
-    return {"numbers": x.first, "codes": x.second} if table else None
+    if isinstance(x, Joint) and isinstance(encoder, TableBackbone):
+        assert isinstance(x.first, Tensor)
+        assert isinstance(x.second, Tensor)
+        return {"numbers": x.first, "codes": x.second}
+    return None
 
 
 def _module_class(named: Collection[str]) -> type[ExportModule]:
