@@ -21,9 +21,12 @@ SHOWN = 10  # names in a message
 def measurements(dataset: Dataset) -> str:
     """Describe the labels if they look like measurements: many distinct numbers; empty if they do not."""
     names = dataset.classes
-    if dataset.targets is not None or len(names) <= MANY or not all(map(is_finite, names)):
+    if dataset.targets is not None or len(names) <= MANY:
         return ""
-    fractional, rare = any(not float(name).is_integer() for name in names), 2 * len(names) > len(dataset)
+    numbers, _ = _numbers(names)
+    if not np.isfinite(numbers).all():
+        return ""
+    fractional, rare = any(not number.is_integer() for number in numbers), 2 * len(names) > len(dataset)
     if not fractional and not rare:
         return ""
     return f"{dataset.name} has {len(names)} distinct numeric labels in {len(dataset)} examples"
@@ -33,13 +36,32 @@ def numeric_targets(dataset: Dataset, *, task: str) -> Dataset:
     """Return the data set with its labels as numbers."""
     if dataset.targets is not None:
         return _checked_form(dataset, 1, "a number")
+    numbers, form = _numbers(dataset.classes)
     for code, name in enumerate(dataset.classes):
-        if not is_finite(name):
+        if not np.isfinite(numbers[code]):
             row = int((dataset.y == code).argmax()) + 1
             fix = "write a finite number, or use --task classify"
             raise BadInput(f"{dataset.name}: row {row} has the label '{name}', which is not a number: {fix}")
-    values = np.asarray([*map(float, dataset.classes), np.nan], dtype=np.float64)[dataset.y]
-    return replace(dataset, y=np.where(dataset.y < 0, -1, 0), classes=(), targets=values, task=task)
+    values = np.asarray([*numbers, np.nan], dtype=np.float64)[dataset.y]
+    notes = [f"labels are read as numbers with {form}"] if form else []
+    converted = replace(dataset, y=np.where(dataset.y < 0, -1, 0), classes=(), targets=values, task=task)
+    return converted.with_notes(*notes)
+
+
+def _numbers(names: Sequence[str]) -> tuple[list[float], str]:
+    """Return the labels as numbers, nan where a label is none, and their form if it is not plain: a decimal comma."""
+    plain = [float(name) if is_finite(name) else np.nan for name in names]
+    if np.isfinite(plain).all():
+        return plain, ""
+    import pyarrow as pa
+
+    from holdfast.data.readers.numbers import detect_form, looks_like_number
+
+    if all(map(looks_like_number, names)):
+        form = detect_form(names)
+        if form is not None:
+            return form.parse(pa.array(names)).to_numpy(zero_copy_only=False).tolist(), form.words
+    return plain, ""
 
 
 def separator_in(dataset: Dataset) -> str:

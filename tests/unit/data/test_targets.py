@@ -110,3 +110,13 @@ def test_targets_follow_joins_samples_hashes_and_fingerprints(tmp_path):
     assert merge_marked([marked, marked]).targets.tolist() == [1, 2.5, 1, 2.5]
     loaded = load_sample(save_sample(tmp_path / "s.safetensors", Sample(marked, 5), size=None)).dataset
     assert (loaded.targets.tolist(), loaded.task) == ([1, 2.5], "regress")
+
+
+def test_labels_with_decimal_commas_are_numbers() -> None:
+    names = tuple(f"{number},5" for number in range(30))
+    dataset = Dataset("cars", Vectors(np.zeros((30, 1))), np.arange(30), names, np.zeros(30, dtype=int), ("a",))
+    assert "30 distinct numeric labels" in measurements(dataset)
+    converted = numeric_targets(dataset, task="regress")
+    assert converted.targets is not None
+    assert converted.targets.tolist() == [number + 0.5 for number in range(30)]
+    assert "labels are read as numbers with a decimal comma" in converted.notes
