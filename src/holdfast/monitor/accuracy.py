@@ -114,7 +114,7 @@ def _importance(batch: np.ndarray, pool: Labelled) -> np.ndarray:
     weight = np.concatenate([np.full(len(batch), 1.0 / len(batch)), pool.weights]) * len(batch)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        fitted = LogisticRegression(C=1.0, max_iter=200).fit(x, label, sample_weight=weight)
+        fitted = LogisticRegression(C=1.0, solver="newton-cholesky", max_iter=200).fit(x, label, sample_weight=weight)
     odds = np.exp(np.clip(fitted.decision_function(x[len(batch) :]), -10, 10)) * pool.weights
     odds = np.minimum(odds / odds.sum(), MAX_WEIGHT * pool.weights)
     return odds / odds.sum()

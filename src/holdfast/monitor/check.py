@@ -29,6 +29,7 @@ from holdfast.monitor.drift import (
     corrected,
     discrepancy,
     kernel,
+    mean_between,
     median_distance,
 )
 from holdfast.monitor.observe import Observed
@@ -133,6 +134,15 @@ class Checker:
         ]
         return float(np.mean(values)) if values else None
 
+    @cached_property
+    def groups(self) -> list[tuple[np.ndarray, float]]:
+        """All examples of the reference, and those of each domain that has enough, with their mean kernel."""
+        coordinates, domain = self.reference.coordinates, self.reference.domain
+        assert coordinates is not None
+        gram = kernel(coordinates, coordinates, self.median)
+        masks = [np.ones(len(domain), dtype=bool), *(domain == i for i in range(len(self.reference.domains)))]
+        return [(rows, mean_between(gram[np.ix_(rows, rows)])) for rows in masks if rows.sum() >= MIN_ROWS]
+
     def check(
         self, batch: str, domain: str | None, observed: Observed, y: np.ndarray | None = None, *, groups: int = 1,
         past: Sequence[Past] = (),
@@ -226,10 +236,9 @@ class Checker:
         coordinates, domain = self.reference.coordinates, self.reference.domain
         if coordinates is None or tested.coordinates is None or self.between_domains is None:
             return 1.0
-        groups = [np.ones(len(domain), dtype=bool), *(domain == i for i in range(len(self.reference.domains)))]
-        distances = [
-            discrepancy(tested.coordinates, coordinates[rows], self.median) for rows in groups if rows.sum() >= MIN_ROWS
-        ]
+        between = kernel(tested.coordinates, coordinates, self.median)
+        own = mean_between(kernel(tested.coordinates, tested.coordinates, self.median))
+        distances = [own + within - 2 * float(between[:, rows].mean()) for rows, within in self.groups]
         return float(np.clip(min(distances) / max(self.between_domains, 1e-9), 0, 1))
 
     def _shift(self, tested: Observed) -> LabelShift | None:

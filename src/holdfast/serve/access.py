@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from starlette.responses import JSONResponse
@@ -105,6 +106,7 @@ def _wrong_type(scope: Scope, headers: Mapping[bytes, str]) -> tuple[int, str] |
     return None
 
 
+@lru_cache(256)
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)

@@ -36,6 +36,8 @@ SAMPLES = {  # example bodies for the documentation
     **dict.fromkeys(("table", "mixed"), '{"age": 63, "sex": "female", "ca": null}'),
 }
 
+STATUSES: dict[type[Exception], int] = {BadInput: 422, TooLarge: 413, Busy: 503}
+
 
 def make_app(service: Service, access: Access | None = None) -> FastAPI:
     """Return the application of one service; pending requests are answered before it stops."""
@@ -53,9 +55,10 @@ def make_app(service: Service, access: Access | None = None) -> FastAPI:
     title, release = f"Holdfast: {description['name']}", description["versions"]["holdfast"]
     paths: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
     app = FastAPI(title=title, version=release, lifespan=lifespan, **paths)
+    predict = Predict(service, batcher)
+    app.add_middleware(_Direct, predict=predict)
     app.add_middleware(Guard, access=access or Access())
     app.add_middleware(_RequestMetrics, metrics=metrics)
-    predict = Predict(service, batcher)
     app.add_route("/predict", predict, methods=["POST"])  # pyright: ignore[reportArgumentType]
 
     @app.get("/health", summary="Health of the server.")
@@ -81,7 +84,7 @@ def make_app(service: Service, access: Access | None = None) -> FastAPI:
     async def docs() -> HTMLResponse:
         return HTMLResponse(text)
 
-    for error, status in ((BadInput, 422), (TooLarge, 413), (Busy, 503), (Exception, 500)):
+    for error, status in (*STATUSES.items(), (Exception, 500)):
         app.add_exception_handler(error, _error_handler(status))
     app.add_exception_handler(HTTPException, _http_error)
     return app
@@ -89,15 +92,36 @@ def make_app(service: Service, access: Access | None = None) -> FastAPI:
 
 def _error_handler(status: int) -> Any:
     async def handle(_: Request, error: Exception) -> JSONResponse:
-        message = "internal error: see the log of the server" if status == 500 else str(error)
-        return JSONResponse({"error": one_line(message)}, status_code=status)
+        return _error_answer(error, status)
 
     return handle
+
+
+def _error_answer(error: Exception, status: int) -> JSONResponse:
+    message = "internal error: see the log of the server" if status == 500 else str(error)
+    return JSONResponse({"error": one_line(message)}, status_code=status)
 
 
 async def _http_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     return JSONResponse({"error": f"{error.detail}: see /docs"}, status_code=error.status_code)
+
+
+class _Direct:
+    """Answer POST /predict without the router, which would take a third of the time of a request."""
+
+    def __init__(self, app: ASGIApp, predict: ASGIApp) -> None:
+        self.app, self.predict = app, predict
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] != "/predict" or scope["method"] != "POST":
+            await self.app(scope, receive, send)
+            return
+        try:
+            await self.predict(scope, receive, send)
+        except tuple(STATUSES) as error:
+            status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+            await _error_answer(error, status)(scope, receive, send)
 
 
 class _RequestMetrics:
@@ -164,7 +188,7 @@ PREDICT_SCHEMA: dict[str, Any] = {
 
 
 class Predict:
-    """ASGI application of POST /predict; errors are handled by the surrounding application."""
+    """ASGI application of POST /predict; its errors are answered by the surrounding application."""
 
     def __init__(self, service: Service, batcher: Batcher) -> None:
         self.parser, self.limits, self.batcher = service.parser, service.limits, batcher

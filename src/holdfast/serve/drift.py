@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from holdfast.core.errors import BadInput, check_at_least, warn
 from holdfast.core.files import file_digest
@@ -28,7 +30,9 @@ from holdfast.monitor.sequence import KEPT, Past
 from holdfast.monitor.watch import model_checker
 from holdfast.serve.metrics import Gauges
 
-WINDOW = 500  # examples per check
+WINDOW = 500  # smallest number of examples per check
+SHARE = 0.03  # of the time of one core that checks may take: a busy server has larger windows instead of more of them
+MAX_WINDOW = 10_000  # examples of a window that are kept; of more, every second, fourth, ... is kept
 MAX_WAITING = 20_000  # examples that wait for their statistics; further ones are not watched
 
 
@@ -49,6 +53,8 @@ class DriftMonitor:
         self._queue: queue.SimpleQueue[tuple[Raw, Watched] | None] = queue.SimpleQueue()
         self._lock, self._waiting, self.unwatched, self.examples, self.windows = threading.Lock(), 0, 0, 0, 0
         self._pending: list[Observed] = []
+        self._stride = 1  # of the examples of the present window that are kept
+        self._next = time.monotonic()  # earliest time of the next check
         self._past: list[Past] = []
         self.latest: BatchCheck | None = None
         self._thread = threading.Thread(target=self._run, name="holdfast-drift", daemon=True)
@@ -71,15 +77,29 @@ class DriftMonitor:
             self.log.close()
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
+        while (item := self._take()) is not None:
             try:
-                self._add(*item)
+                if item is not _NOTHING:
+                    self._add(*item)
+                if self._full and time.monotonic() >= self._next:
+                    self._check()
             except Exception as error:  # a full disk must not stop the predictions
                 warn(f"examples were not watched: {error}")
                 with self._lock:
                     self.unwatched += len(item[0])
             with self._lock:
                 self._waiting -= len(item[0])
+
+    @property
+    def _full(self) -> bool:
+        return sum(map(len, self._pending)) >= self.window
+
+    def _take(self) -> tuple[Any, Any] | None:
+        """Wait for predictions, or until a full window may be checked."""
+        try:
+            return self._queue.get(timeout=max(0.0, self._next - time.monotonic()) if self._full else None)
+        except queue.Empty:
+            return _NOTHING
 
     def _add(self, raw: Raw, predictions: Watched) -> None:
         assert predictions.features is not None
@@ -90,12 +110,20 @@ class DriftMonitor:
         observed = observed_of(outputs, answers, features, foreign, inputs, self.checker.reference)
         if self.log is not None:
             self.log.add(observed)
-        self._pending.append(observed)
+        kept = np.arange(-self.examples % self._stride, len(observed), self._stride)
         self.examples += len(observed)
-        if sum(map(len, self._pending)) < self.window:
-            return
-        joined, self._pending = Observed.cat(self._pending), []
-        check = self.checker.check(f"window {self.windows + 1}", None, joined, past=self._past)
+        self._pending.append(observed if self._stride == 1 else observed.take(kept))
+        if sum(map(len, self._pending)) > max(MAX_WINDOW, self.window):
+            joined = Observed.cat(self._pending)
+            self._pending, self._stride = [joined.take(np.arange(0, len(joined), 2))], 2 * self._stride
+
+    def _check(self) -> None:
+        """Check the present window, and delay the next one in proportion to the time this takes."""
+        joined, self._pending, self._stride = Observed.cat(self._pending), [], 1
+        start = time.thread_time()
+        with threadpool_limits(1, user_api="blas"):  # threads of small products would mostly wait for one another
+            check = self.checker.check(f"window {self.windows + 1}", None, joined, past=self._past)
+        self._next = time.monotonic() + (time.thread_time() - start) / SHARE
         assert check.summary is not None
         self._past = [*self._past, Past(check.summary, [finding.name for finding in check.drifted])][-KEPT:]
         with self._lock:
@@ -143,6 +171,9 @@ class DriftMonitor:
         if shares:
             gauges["holdfast_watch_predicted_share"] = ("Share of predictions per label.", "gauge", shares)
         return gauges
+
+
+_NOTHING: Any = ((), None)  # no predictions arrived
 
 
 def _escaped(label: str) -> str:

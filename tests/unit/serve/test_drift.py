@@ -20,6 +20,7 @@ from holdfast.models.saved import load_model
 from holdfast.monitor.log import ABOUT, NEWER, OLDER, ServedLog
 from holdfast.monitor.observe import observe
 from holdfast.monitor.watch import watch
+from holdfast.serve import drift
 from holdfast.serve.drift import DriftMonitor
 from holdfast.serve.server import serving
 from holdfast.serve.service import Service
@@ -179,6 +180,43 @@ def test_regressions_are_watched(tmp_path):
     first, second = watch(folder, log, rows=200, keep=False).checks
     assert not first.drifted
     assert second.drifted
+
+
+def watch_all(monitor: DriftMonitor, x: np.ndarray, size: int) -> None:
+    for start in range(0, len(x), size):
+        rows = Vectors(x[start : start + size])
+        monitor.observe(rows, watched_classes(monitor.saved.predict(rows)))
+    for _ in range(200):
+        if monitor.examples == len(x):
+            return
+        time.sleep(0.01)
+    raise AssertionError(monitor.examples)
+
+
+def test_checks_of_a_busy_server_take_a_bounded_share_of_its_time(model, monkeypatch):
+    monkeypatch.setattr(drift, "SHARE", 1e-4)  # the second check has to wait for minutes
+    monitor = DriftMonitor(load_model(model), model, window=100)
+    watch_all(monitor, draw(1000, 4)[0], 50)
+    assert monitor.windows == 1
+    assert monitor._full  # the next window grows instead
+    monitor._next = 0.0
+    last = Vectors(draw(1, 5)[0])
+    monitor.observe(last, watched_classes(monitor.saved.predict(last)))
+    monitor.close()
+    assert monitor.windows == 2
+    assert monitor.latest is not None
+    assert monitor.latest.rows == 901
+
+
+def test_a_large_window_keeps_evenly_spaced_examples(model, monkeypatch):
+    monkeypatch.setattr(drift, "MAX_WINDOW", 300)
+    monitor = DriftMonitor(load_model(model), model, window=100)
+    monitor._next = time.monotonic() + 1e5
+    watch_all(monitor, draw(1500, 4)[0], 7)
+    kept = sum(map(len, monitor._pending))
+    assert monitor._stride == 8
+    assert abs(kept - 1500 / 8) < 10
+    monitor.close()
 
 
 def test_other_tasks_are_not_watched(model):

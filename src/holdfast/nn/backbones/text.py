@@ -22,6 +22,7 @@ from holdfast.core.tape import exporting
 from holdfast.nn.backbones import pretrained
 from holdfast.nn.backbones.base import Backbone, fingerprint
 from holdfast.nn.backbones.companion import Companion
+from holdfast.nn.backbones.packing import pack, packable, unpack, worth_packing
 from holdfast.nn.backbones.positions import states_at, tokenize
 from holdfast.nn.backbones.template import Template, resolve
 from holdfast.nn.experts.graft import configure_experts
@@ -90,6 +91,7 @@ class TextEncoder(Backbone):
         self.settings = {"name": name, "pooling": pooling, "length": length, "template": template}
         self.pooling, self.length = pooling, length
         self.module = module.train()
+        self.packing, self.packing_verified = packable(module), False
         self.companion: Companion | None = None
         self.settings["experts"] = None if experts is None else configure_experts(self.stack(), experts)
         self.tokenizer = tokenizer
@@ -183,7 +185,31 @@ class TextEncoder(Backbone):
             with exclude_padding(x.mask):
                 return self.module(**inputs, attention_mask=x.mask.long(), **types).last_hidden_state
 
+        if self._packs(x):
+            return self._packed_states(Tokens(ids, x.mask, x.types if types else None), run)
         return run() if self.companion is None else self.companion(run, Tokens(self.word_ids(ids), x.mask, x.types))
+
+    def _packs(self, x: Tokens) -> bool:
+        """Whether a batch is evaluated with several texts per row."""
+        plain = self.soft is None and self.companion is None and self.settings["experts"] is None
+        evaluated = not self.training and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        return self.packing and plain and evaluated and not exporting() and worth_packing(x)
+
+    def _packed_states(self, x: Tokens, padded: Callable[[], Tensor]) -> Tensor:
+        """(b, t, d) states by packing; the first batch is compared with a padded one, in case of other versions."""
+        packed = pack(x, self.module)
+        inputs = {"input_ids": packed.ids, "position_ids": packed.positions, "attention_mask": packed.mask}
+        inputs |= {} if packed.types is None else {"token_type_ids": packed.types}
+        if self.packing_verified:
+            return unpack(self.module(**inputs).last_hidden_state, packed, x.mask)
+        expected = padded()
+        try:
+            states = unpack(self.module(**inputs).last_hidden_state, packed, x.mask)
+            self.packing = torch.allclose(states, expected * x.mask[..., None], rtol=1e-3, atol=1e-4)
+        except (TypeError, ValueError, RuntimeError):  # an older transformers without masks of four dimensions
+            self.packing = False
+        self.packing_verified = True
+        return expected
 
     def attach_companion(self, companion: Companion) -> None:
         """Let a companion see the same tokens and decide their states."""
