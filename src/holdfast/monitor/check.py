@@ -233,7 +233,7 @@ class Checker:
 
     def _unseen(self, tested: Observed) -> float:
         """Return the distance of a batch to the nearest training domain, as a share of that between the domains."""
-        coordinates, domain = self.reference.coordinates, self.reference.domain
+        coordinates = self.reference.coordinates
         if coordinates is None or tested.coordinates is None or self.between_domains is None:
             return 1.0
         between = kernel(tested.coordinates, coordinates, self.median)

@@ -15,7 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from holdfast.nn.kernels import differentiable_gradients, kernels
+
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)  # of exactly these types: a subclass may compute something else
+COLUMNS, MIN_ROWS = 64, 1024  # of a gradient whose sums a kernel takes: a multiple, and the least number
 FORWARD = "forward"  # attribute of an instance that takes the place of its class's method
 
 
@@ -70,9 +73,59 @@ def _forward(layer: Any, weight: Tensor, bias: Tensor | None, inputs: _Inputs) -
         if not torch.is_autocast_enabled(x.device.type):
             return type(layer).forward(layer, x)
         x = inputs(x)
-        return F.linear(x, weight, bias) if isinstance(layer, nn.Linear) else layer._conv_forward(x, weight, bias)
+        if isinstance(layer, nn.Linear):
+            return linear(x, weight, bias)
+        return patches(x, weight, bias) if _cuts_patches(layer, x) else layer._conv_forward(x, weight, bias)
 
     return forward
+
+
+def _cuts_patches(layer: nn.Module, x: Tensor) -> bool:
+    """Whether a convolution of a GPU maps separate patches, which a product computes in a third of the time."""
+    if type(layer) is not nn.Conv2d or not x.is_cuda or x.dim() != 4 or layer.kernel_size != layer.stride:
+        return False
+    plain = layer.padding == (0, 0) and layer.dilation == (1, 1) and layer.groups == 1 and layer.kernel_size[0] > 1
+    return plain and all(side % size == 0 for side, size in zip(x.shape[2:], layer.kernel_size, strict=True))
+
+
+def patches(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the convolution of x (b, c, h, w) with a stride equal to its kernel, as one product."""
+    high, wide = weight.shape[2:]
+    cut = x.unflatten(3, (-1, wide)).unflatten(2, (-1, high))  # (b, c, rows, high, columns, wide)
+    flat = cut.permute(0, 2, 4, 1, 3, 5).flatten(3)  # (b, rows, columns, c high wide)
+    return linear(flat, weight.flatten(1), bias).permute(0, 3, 1, 2)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x weight' + bias; on a GPU the gradient of the bias is added up by a kernel, three times as fast."""
+    learns = torch.is_grad_enabled() and bias is not None and bias.requires_grad
+    if not learns or not x.is_cuda or len(weight) % COLUMNS or x.numel() < MIN_ROWS * x.shape[-1]:
+        return F.linear(x, weight, bias)
+    if kernels("norm", x) is None:
+        return F.linear(x, weight, bias)
+    return _Linear.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
+
+
+class _Linear(torch.autograd.Function):
+    """A linear layer whose bias has a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight, bias)
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, weight, bias = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return differentiable_gradients(F.linear, (x, weight, bias), ctx.needs_input_grad, grads)
+        by_x, by_weight, by_bias = ctx.needs_input_grad
+        rows = grads[0].reshape(-1, len(weight))
+        return (
+            (rows @ weight).view_as(x) if by_x else None,
+            rows.t() @ x.reshape(-1, x.shape[-1]) if by_weight else None,
+            kernels("norm", rows).column_sums(rows.contiguous()) if by_bias else None,
+        )
 
 
 def cast_together(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Inputs
 from holdfast.nn.backbones.small import IMAGENET, ImageBackbone, Normalise, check_side, freeze_statistics
+from holdfast.nn.batch_norm import normed
 
 SIZES = {"small": 32, "large": 224}  # stem -> default pixels per side
 STATISTICS = ("batch", "frozen", "auto")
@@ -44,10 +45,16 @@ class Block(nn.Module):
         return self.bn3 if self.bottleneck else self.bn2
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        out = self.conv2(normed(self.bn1, self.conv1(x)))
         if self.bottleneck:
-            out = self.bn3(self.conv3(F.relu(out)))
-        return F.relu(out + (x if self.downsample is None else self.downsample(x)))
+            out = self.conv3(normed(self.bn2, out))
+        return normed(self.last_norm, out, residual=self._shortcut(x))
+
+    def _shortcut(self, x: Tensor) -> Tensor:
+        if self.downsample is None:
+            return x
+        convolution, norm = self.downsample
+        return normed(norm, convolution(x), relu=False)
 
 
 # depth -> whether its blocks are bottlenecks, and their number per stage
@@ -117,7 +124,7 @@ class ResNet(ImageBackbone):
 
     def forward(self, x: Inputs) -> Tensor:
         assert isinstance(x, Tensor)
-        out = F.relu(self.bn1(self.conv1(self.normalise(x))))
+        out = normed(self.bn1, self.conv1(self.normalise(x)))
         if self.settings["stem"] == "large":
             out = F.max_pool2d(out, 3, 2, padding=1)
         out = self.layer4(self.layer3(self.layer2(self.layer1(out))))

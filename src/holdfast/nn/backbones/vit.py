@@ -12,7 +12,8 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import ViTConfig
+from transformers import AttentionInterface, ViTConfig
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.utils import cached_file
 
 from holdfast.core.errors import BadInput, check_known
@@ -25,6 +26,11 @@ from holdfast.nn.graft.insert import add_drop_path, insert_prompts, prompt_param
 PRESETS = {"vit-tiny": (192, 12, 3), "vit-s/16": (384, 12, 6), "vit-b/16": (768, 12, 12)}  # width, layers, heads
 POOLINGS = ("cls", "mean")
 WHAT = "vision transformer"
+
+# Images have no padding, and no mask is made for an attention that transformers has no mask for. With `sdpa` some
+# versions make one while a CUDA graph is captured, which excludes the fast kernels.
+UNMASKED = "unmasked_sdpa"
+AttentionInterface.register(UNMASKED, sdpa_attention_forward)
 
 
 class VisionTransformer(ImageBackbone):
@@ -63,6 +69,8 @@ class VisionTransformer(ImageBackbone):
         self.pooling, self.patches = options.pooling, (size // patch) ** 2
         self.normalise = Normalise(mean, std)
         self.module = module.train()
+        if module.config._attn_implementation == "sdpa":
+            module.config._attn_implementation = UNMASKED
         add_drop_path(self.stack(), options.drop_path)
         self.settings["experts"] = configure_experts(self.stack(), options.experts)
         insert_prompts(self.stack(), self.width, place=options.prompt, prompts=options.prompts)

@@ -1,0 +1,229 @@
+"""Kernels of batch normalisation with an optional residual and ReLU, and of sums of columns.
+
+Inputs are matrices (m, c) of m rows and c channels, which an image in channels-last order is. Sums over rows are taken
+per chunk of rows in a fixed order, so that results are reproducible.
+"""
+
+import torch
+import triton.language as tl  # pyright: ignore[reportMissingImports]
+from torch import Tensor
+
+from holdfast.nn.kernels import ceil_div, kernel, launch
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+ROWS, COLS = 64, 64  # tile of a program; c must be a multiple of COLS
+PROGRAMS = 1024  # of a sum over rows, about 8 per multiprocessor of a large GPU
+PARTS = 64  # chunks that one step of a final sum adds
+
+
+def batch_statistics(x: Tensor, running: tuple[Tensor, Tensor], eps: float, momentum: float) -> tuple[Tensor, Tensor]:
+    """Return mean and inverse standard deviation (c,) of the columns, and update the running mean and variance."""
+    (m, c), (chunks, each) = x.shape, _chunks(x)
+    sums = x.new_empty(chunks, 2, c, dtype=torch.float32)
+    mean, inverse = x.new_empty(2, c, dtype=torch.float32).unbind(0)
+    launch(_statistics, (chunks, c // COLS), (x, sums), m, c, each, ROWS=ROWS, COLS=COLS)
+    launch(
+        _finish_statistics, (c // COLS,), (x, sums, mean, inverse, *running), m, c, chunks, eps, momentum,
+        PARTS=PARTS, COLS=COLS,
+    )  # fmt: skip
+    return mean, inverse
+
+
+def normalise(
+    x: Tensor, residual: Tensor | None, mean: Tensor, inverse: Tensor, weight: Tensor, bias: Tensor, *, relu: bool
+) -> Tensor:
+    """Return (x - mean) inverse weight + bias + residual, with negative values set to 0 for `relu`."""
+    (m, c), out = x.shape, torch.empty_like(x)
+    launch(
+        _normalise, (ceil_div(m, ROWS), c // COLS),
+        (x, x if residual is None else residual, mean, inverse, weight, bias, out), m, c,
+        RELU=relu, RESIDUAL=residual is not None, ROWS=ROWS, COLS=COLS,
+    )  # fmt: skip
+    return out
+
+
+def normalise_backward(
+    grad: Tensor, x: Tensor, out: Tensor | None, mean: Tensor, inverse: Tensor, weight: Tensor, bias: Tensor,
+    *, relu: bool, batch: bool,
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:  # fmt: skip
+    """Return the gradients of x, residual, weight and bias.
+
+    `out` is the result of `normalise` with a residual, else None; `batch` says that the statistics are those of x.
+    """
+    (m, c), (chunks, each) = x.shape, _chunks(x)
+    sums = x.new_empty(chunks, 2, c, dtype=torch.float32)
+    by_weight, by_bias = x.new_empty(2, c, dtype=torch.float32).unbind(0)
+    flags = {"RELU": relu, "RESIDUAL": out is not None, "ROWS": ROWS, "COLS": COLS}
+    inputs = (grad, x, x if out is None else out, mean, inverse, weight, bias)
+    launch(_gradient_sums, (chunks, c // COLS), (*inputs, sums), m, c, each, **flags)
+    launch(_finish_sums, (c // COLS,), (sums, by_bias, by_weight), c, chunks, PARTS=PARTS, COLS=COLS)
+    by_x = torch.empty_like(x)
+    by_residual = torch.empty_like(x) if out is not None and relu else (grad if out is not None else None)
+    launch(
+        _normalise_backward, (ceil_div(m, ROWS), c // COLS),
+        (*inputs, by_weight, by_bias, by_x, by_x if by_residual is None else by_residual), m, c, BATCH=batch, **flags,
+    )  # fmt: skip
+    return by_x, by_residual, by_weight, by_bias
+
+
+def column_sums(x: Tensor) -> Tensor:
+    """Return the sums (c,) of the columns in the dtype of x, added in fp32."""
+    (m, c), (chunks, each) = x.shape, _chunks(x)
+    sums, out = x.new_empty(chunks, c, dtype=torch.float32), x.new_empty(c)
+    launch(_column_sums, (chunks, c // COLS), (x, sums), m, c, each, ROWS=ROWS, COLS=COLS)
+    launch(_finish_columns, (c // COLS,), (sums, out), c, chunks, PARTS=PARTS, COLS=COLS)
+    return out
+
+
+def _chunks(x: Tensor) -> tuple[int, int]:
+    """Return the number of chunks and the rows of each, a multiple of ROWS."""
+    m, c = x.shape
+    tiles = ceil_div(m, ROWS)
+    each = ceil_div(tiles, max(1, min(tiles, PROGRAMS * COLS // c)))
+    return ceil_div(tiles, each), each * ROWS
+
+
+@kernel
+def _statistics(x, sums, m, c, each, ROWS: tl.constexpr, COLS: tl.constexpr):
+    # differences to the first row, whose squares cancel less
+    chunk, columns = tl.program_id(0), tl.program_id(1) * COLS + tl.arange(0, COLS)
+    first = tl.load(x + columns).to(tl.float32)[None, :]
+    total = tl.zeros([ROWS, COLS], tl.float32)
+    squares = tl.zeros([ROWS, COLS], tl.float32)
+    for start in range(chunk * each, min((chunk + 1) * each, m), ROWS):
+        rows = start + tl.arange(0, ROWS)
+        inside = (rows < m)[:, None]
+        value = tl.load(x + rows[:, None].to(tl.int64) * c + columns[None, :], mask=inside, other=0.0).to(tl.float32)
+        value = tl.where(inside, value - first, 0.0)
+        total += value
+        squares += value * value
+    place = sums + chunk * 2 * c + columns
+    tl.store(place, tl.sum(total, 0))
+    tl.store(place + c, tl.sum(squares, 0))
+
+
+@kernel
+def _finish_statistics(
+    x, sums, mean, inverse, running_mean, running_variance, m, c, chunks, eps, momentum,
+    PARTS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    columns = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    total = tl.zeros([PARTS, COLS], tl.float32)
+    squares = tl.zeros([PARTS, COLS], tl.float32)
+    for start in range(0, chunks, PARTS):
+        parts = start + tl.arange(0, PARTS)
+        places = sums + parts[:, None] * 2 * c + columns[None, :]
+        total += tl.load(places, mask=(parts < chunks)[:, None], other=0.0)
+        squares += tl.load(places + c, mask=(parts < chunks)[:, None], other=0.0)
+    shift = tl.sum(total, 0) / m
+    variance = tl.maximum(tl.sum(squares, 0) / m - shift * shift, 0.0)
+    value = tl.load(x + columns).to(tl.float32) + shift
+    tl.store(mean + columns, value)
+    tl.store(inverse + columns, 1 / tl.sqrt(variance + eps))
+    old_mean, old_variance = tl.load(running_mean + columns), tl.load(running_variance + columns)
+    unbiased = variance * (m / tl.maximum(m - 1.0, 1.0))
+    tl.store(running_mean + columns, old_mean + momentum * (value - old_mean))
+    tl.store(running_variance + columns, old_variance + momentum * (unbiased - old_variance))
+
+
+@kernel
+def _normalise(
+    x, residual, mean, inverse, weight, bias, out, m, c,
+    RELU: tl.constexpr, RESIDUAL: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.program_id(1) * COLS + tl.arange(0, COLS)
+    scale = tl.load(inverse + columns) * tl.load(weight + columns)
+    shift = tl.load(bias + columns) - tl.load(mean + columns) * scale
+    places, inside = rows[:, None].to(tl.int64) * c + columns[None, :], (rows < m)[:, None]
+    value = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
+    if RESIDUAL:
+        value += tl.load(residual + places, mask=inside, other=0.0).to(tl.float32)
+    if RELU:
+        value = tl.maximum(value, 0.0)
+    tl.store(out + places, value.to(out.dtype.element_ty), mask=inside)
+
+
+@kernel
+def _gradient_sums(
+    grad, x, out, mean, inverse, weight, bias, sums, m, c, each,
+    RELU: tl.constexpr, RESIDUAL: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    chunk, columns = tl.program_id(0), tl.program_id(1) * COLS + tl.arange(0, COLS)
+    centre, factor = tl.load(mean + columns)[None, :], tl.load(inverse + columns)[None, :]
+    scale, shift = tl.load(weight + columns)[None, :], tl.load(bias + columns)[None, :]
+    total = tl.zeros([ROWS, COLS], tl.float32)
+    products = tl.zeros([ROWS, COLS], tl.float32)
+    for start in range(chunk * each, min((chunk + 1) * each, m), ROWS):
+        rows = start + tl.arange(0, ROWS)
+        places, inside = rows[:, None].to(tl.int64) * c + columns[None, :], (rows < m)[:, None]
+        slope = tl.load(grad + places, mask=inside, other=0.0).to(tl.float32)
+        value = (tl.load(x + places, mask=inside, other=0.0).to(tl.float32) - centre) * factor
+        if RELU:
+            result = value * scale + shift
+            if RESIDUAL:
+                result = tl.load(out + places, mask=inside, other=0.0).to(tl.float32)
+            slope = tl.where(result > 0, slope, 0.0)
+        total += slope
+        products += slope * value
+    place = sums + chunk * 2 * c + columns
+    tl.store(place, tl.sum(total, 0))
+    tl.store(place + c, tl.sum(products, 0))
+
+
+@kernel
+def _finish_sums(sums, first, second, c, chunks, PARTS: tl.constexpr, COLS: tl.constexpr):
+    columns = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    one = tl.zeros([PARTS, COLS], tl.float32)
+    two = tl.zeros([PARTS, COLS], tl.float32)
+    for start in range(0, chunks, PARTS):
+        parts = start + tl.arange(0, PARTS)
+        places = sums + parts[:, None] * 2 * c + columns[None, :]
+        one += tl.load(places, mask=(parts < chunks)[:, None], other=0.0)
+        two += tl.load(places + c, mask=(parts < chunks)[:, None], other=0.0)
+    tl.store(first + columns, tl.sum(one, 0))
+    tl.store(second + columns, tl.sum(two, 0))
+
+
+@kernel
+def _normalise_backward(
+    grad, x, out, mean, inverse, weight, bias, by_weight, by_bias, by_x, by_residual, m, c,
+    BATCH: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.program_id(1) * COLS + tl.arange(0, COLS)
+    factor, scale = tl.load(inverse + columns)[None, :], tl.load(weight + columns)[None, :]
+    places, inside = rows[:, None].to(tl.int64) * c + columns[None, :], (rows < m)[:, None]
+    slope = tl.load(grad + places, mask=inside, other=0.0).to(tl.float32)
+    value = (tl.load(x + places, mask=inside, other=0.0).to(tl.float32) - tl.load(mean + columns)[None, :]) * factor
+    if RELU:
+        result = value * scale + tl.load(bias + columns)[None, :]
+        if RESIDUAL:
+            result = tl.load(out + places, mask=inside, other=0.0).to(tl.float32)
+        slope = tl.where(result > 0, slope, 0.0)
+        if RESIDUAL:
+            tl.store(by_residual + places, slope.to(by_residual.dtype.element_ty), mask=inside)
+    if BATCH:
+        slope -= (tl.load(by_bias + columns)[None, :] + value * tl.load(by_weight + columns)[None, :]) / m
+    tl.store(by_x + places, (slope * factor * scale).to(by_x.dtype.element_ty), mask=inside)
+
+
+@kernel
+def _column_sums(x, sums, m, c, each, ROWS: tl.constexpr, COLS: tl.constexpr):
+    chunk, columns = tl.program_id(0), tl.program_id(1) * COLS + tl.arange(0, COLS)
+    total = tl.zeros([ROWS, COLS], tl.float32)
+    for start in range(chunk * each, min((chunk + 1) * each, m), ROWS):
+        rows = start + tl.arange(0, ROWS)
+        places, inside = rows[:, None].to(tl.int64) * c + columns[None, :], (rows < m)[:, None]
+        total += tl.load(x + places, mask=inside, other=0.0).to(tl.float32)
+    tl.store(sums + chunk * c + columns, tl.sum(total, 0))
+
+
+@kernel
+def _finish_columns(sums, out, c, chunks, PARTS: tl.constexpr, COLS: tl.constexpr):
+    columns = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    total = tl.zeros([PARTS, COLS], tl.float32)
+    for start in range(0, chunks, PARTS):
+        parts = start + tl.arange(0, PARTS)
+        total += tl.load(sums + parts[:, None] * c + columns[None, :], mask=(parts < chunks)[:, None], other=0.0)
+    tl.store(out + columns, tl.sum(total, 0).to(out.dtype.element_ty))
