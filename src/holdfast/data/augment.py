@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from holdfast.core import inputs
 from holdfast.core.inputs import Graphs, select_nodes
+from holdfast.core.kernels import kernels
 
 _GREY = (0.299, 0.587, 0.114)
 _TRIES = 10
@@ -21,18 +22,24 @@ def augment(images: Tensor, generator: torch.Generator) -> Tensor:
     Unlike DomainBed, crops are taken from images resized to a square, and a batch shares the order of its colour
     changes. Random numbers come from a CPU generator.
     """
-    x = _to_float(images)
-    b, device = len(x), x.device
+    b = len(images)
 
     def draw(low: float, high: float) -> Tensor:
-        return inputs.to(torch.empty(b).uniform_(low, high, generator=generator), device)
+        return torch.empty(b).uniform_(low, high, generator=generator)
 
-    x = resized_crop(x, inputs.to(crop_boxes(b, x.shape[-2] / x.shape[-1], generator), device))
-    x = flip(x, draw(0, 1) < 0.5)
-    order = torch.randperm(4, generator=generator).tolist()
-    factors = {name: draw(0.7, 1.3) for name in ("brightness", "contrast", "saturation")}
-    x = jitter(x, order, **factors, hue=draw(-0.3, 0.3))
-    return grayscale(x, draw(0, 1) < 0.1)
+    boxes = crop_boxes(b, images.shape[-2] / images.shape[-1], generator)
+    flipped = draw(0, 1) < 0.5
+    order = torch.randperm(4, generator=generator)
+    factors = [draw(0.7, 1.3) for _ in range(3)] + [draw(-0.3, 0.3)]
+    numbers = torch.stack([flipped.float(), *factors, (draw(0, 1) < 0.1).float()], dim=1)  # (b, 6)
+    packed = inputs.to(torch.cat([boxes, numbers, order.float().expand(b, 4)], dim=1), images.device)  # one copy
+    module = kernels("holdfast.data.augment_kernels", images) if b else None
+    if module is not None:
+        return module.changed(images, packed)
+    x = flip(resized_crop(_to_float(images), packed[:, :4]), packed[:, 4] > 0)
+    brightness, contrast, saturation, hue = packed[:, 5:9].unbind(1)
+    x = jitter(x, order.tolist(), brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
+    return grayscale(x, packed[:, 9] > 0)
 
 
 def crop_flip(images: Tensor, generator: torch.Generator) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.nn.kernels import kernels
+from holdfast.core.kernels import kernels
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # named as in torch, whose checkpoints hold them
 

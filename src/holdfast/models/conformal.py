@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegression
 
 from holdfast.core.errors import BadInput, check_known
 from holdfast.data.raw import Raw
@@ -192,6 +191,8 @@ class DensityRatio:
     @staticmethod
     def fit(known: np.ndarray, weights: np.ndarray, new: np.ndarray) -> DensityRatio:
         """Fit on features (n, d) with weights (n,) and features (m, d) of new examples; both count equally."""
+        from sklearn.linear_model import LogisticRegression  # slow to import
+
         x, y = np.concatenate([known, new]), np.repeat([0, 1], [len(known), len(new)])
         shares = np.concatenate([weights / weights.sum(), np.full(len(new), 1 / len(new))]) * len(x) / 2
         model: Any = LogisticRegression(max_iter=1000).fit(x, y, sample_weight=shares)

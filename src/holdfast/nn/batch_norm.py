@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from holdfast.nn.kernels import differentiable_gradients, kernels
+from holdfast.core.kernels import differentiable_gradients, kernels
 
 COLUMNS = 64  # the number of channels must be a multiple
 

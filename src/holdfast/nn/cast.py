@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from holdfast.nn.kernels import differentiable_gradients, kernels
+from holdfast.core.kernels import differentiable_gradients, kernels
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)  # of exactly these types: a subclass may compute something else
 COLUMNS, MIN_ROWS = 64, 1024  # of a gradient whose sums a kernel takes: a multiple, and the least number
+MAX_WIDTH = 2048  # of a layer norm, complete rows of which a kernel holds
 FORWARD = "forward"  # attribute of an instance that takes the place of its class's method
 
 
@@ -35,17 +37,73 @@ def weights_cast_once(network: nn.Module, dtype: torch.dtype = torch.bfloat16) -
         return
     weights = list(dict.fromkeys(p for layer in layers for p in (layer.weight, layer.bias) if p is not None))
     copies, inputs = dict(zip(weights, cast_together(weights, dtype), strict=True)), _Inputs(dtype)
+    norms: list[Any] = [module for module in network.modules() if _is_norm(module)]
     for layer in layers:
         layer.__dict__[FORWARD] = _forward(layer, copies[layer.weight], copies.get(layer.bias), inputs)
+    for norm in norms:
+        norm.__dict__[FORWARD] = partial(_norm_forward, norm, inputs)
     try:
         yield
     finally:
-        for layer in layers:
+        for layer in (*layers, *norms):
             layer.__dict__.pop(FORWARD, None)
 
 
 def _casts_weights(layer: nn.Module) -> bool:
     return type(layer) in LAYERS and FORWARD not in layer.__dict__ and layer.weight.dtype == torch.float32
+
+
+def _is_norm(module: nn.Module) -> bool:
+    """Whether a kernel computes this layer norm."""
+    if type(module) is not nn.LayerNorm or FORWARD in module.__dict__ or module.bias is None:
+        return False
+    (*others, width) = module.normalized_shape
+    return module.weight.is_cuda and not others and width % 16 == 0 and width <= MAX_WIDTH
+
+
+def _norm_forward(norm: nn.LayerNorm, inputs: _Inputs, x: Tensor) -> Tensor:
+    """Return the layer norm in fp32, as under autocast, and remember the copy of it that the next layer reads."""
+    usual = not torch.is_autocast_enabled(x.device.type) or norm.weight.dtype != torch.float32 or not x.numel()
+    if usual or kernels("norm", x) is None:
+        return nn.LayerNorm.forward(norm, x)
+    out, narrow = _LayerNorm.apply(x, norm.weight, norm.bias, norm.eps, inputs.dtype)  # pyright: ignore
+    inputs.last = out, out._version, narrow
+    return out
+
+
+def _rows(x: Tensor) -> Tensor:
+    """(m, c) contiguous rows."""
+    return x.reshape(-1, x.shape[-1]).contiguous()
+
+
+class _LayerNorm(torch.autograd.Function):
+    """Layer norm in fp32 and in a lower precision; second derivatives by the operations of torch."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        out, narrow, mean, inverse = kernels("norm", x).layer_norm(_rows(x), weight, bias, eps, dtype)
+        ctx.save_for_backward(x, weight, bias, mean, inverse)
+        ctx.eps, ctx.dtype = eps, dtype
+        ctx.set_materialize_grads(False)
+        return out.view_as(x), narrow.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, weight, bias, mean, inverse = ctx.saved_tensors
+        if all(grad is None for grad in grads):
+            return None, None, None, None, None
+        if torch.is_grad_enabled():
+
+            def plain(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+                out = F.layer_norm(x.float(), weight.shape, weight, bias, ctx.eps)
+                return out, out.to(ctx.dtype)
+
+            return *differentiable_gradients(plain, (x, weight, bias), ctx.needs_input_grad[:3], grads), None, None
+        rows = [None if grad is None else _rows(grad) for grad in grads]
+        by_x, by_weight, by_bias = kernels("norm", x).layer_norm_backward(*rows, _rows(x), weight, mean, inverse)
+        return by_x.view_as(x), by_weight, by_bias, None, None
 
 
 class _Inputs:
@@ -120,11 +178,11 @@ class _Linear(torch.autograd.Function):
         if torch.is_grad_enabled():
             return differentiable_gradients(F.linear, (x, weight, bias), ctx.needs_input_grad, grads)
         by_x, by_weight, by_bias = ctx.needs_input_grad
-        rows = grads[0].reshape(-1, len(weight))
+        rows = _rows(grads[0])
         return (
             (rows @ weight).view_as(x) if by_x else None,
             rows.t() @ x.reshape(-1, x.shape[-1]) if by_weight else None,
-            kernels("norm", rows).column_sums(rows.contiguous()) if by_bias else None,
+            kernels("norm", rows).column_sums(rows) if by_bias else None,
         )
 
 

@@ -7,7 +7,7 @@
 - A compiled network calls the layer as one custom operator and fuses what surrounds it. Without the operator the graph
   would break at every expert layer. Shapes are inferred by the same Python code on fake tensors, without a launch.
 
-Every private torch API of the expert layer is used here or in `nn/cuda_graphs.py` and `nn/kernels/__init__.py`. Where
+Every private torch API of the expert layer is used here or in `nn/cuda_graphs.py` and `core/kernels.py`. Where
 one is missing nothing is captured; with ENABLED = False, and where `fast_forward` returns None, the layer takes its
 reference path.
 """
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from holdfast.core.kernels import constant, differentiable_gradients, usable
 from holdfast.nn.cuda_graphs import (
     GRAPH_LOCK,
     WARMUP_PREDICTIONS,
@@ -47,7 +48,6 @@ from holdfast.nn.experts.fused import (
     reference_forward,
 )
 from holdfast.nn.experts.router import MAX_ARGMAX
-from holdfast.nn.kernels import constant, differentiable_gradients, usable
 
 ENABLED = True  # False forces the reference path
 MAX_EXPERTS = 32  # product tiles of the kernels hold all experts

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from holdfast.core.kernels import differentiable_gradients
 from holdfast.nn.experts.balance import Config, weighted_balance
 from holdfast.nn.experts.dispatch import SortedPairs, apply_experts, by_confidence, grouped_mm, sort_pairs
 from holdfast.nn.experts.router import MAX_SCALE, Routing, folded_scores, gate_values
-from holdfast.nn.kernels import differentiable_gradients
 
 
 class Weights(NamedTuple):

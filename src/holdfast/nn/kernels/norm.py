@@ -1,4 +1,4 @@
-"""Kernels of batch normalisation with an optional residual and ReLU, and of sums of columns.
+"""Kernels of batch normalisation with an optional residual and ReLU, of layer normalisation, and of sums of columns.
 
 Inputs are matrices (m, c) of m rows and c channels, which an image in channels-last order is. Sums over rows are taken
 per chunk of rows in a fixed order, so that results are reproducible.
@@ -8,12 +8,14 @@ import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.nn.kernels import ceil_div, kernel, launch
+from holdfast.core.kernels import ceil_div, kernel, launch, power_of_two
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 ROWS, COLS = 64, 64  # tile of a program; c must be a multiple of COLS
+FEW_ROWS = 32  # of a tile of `_statistics`, which holds no second input
 PROGRAMS = 1024  # of a sum over rows, about 8 per multiprocessor of a large GPU
-PARTS = 64  # chunks that one step of a final sum adds
+PARTS, NARROW = 128, 16  # chunks and columns of a tile of a final sum
+TOKENS = 4  # rows of a tile of layer normalisation, which holds complete rows
 
 
 def batch_statistics(x: Tensor, running: tuple[Tensor, Tensor], eps: float, momentum: float) -> tuple[Tensor, Tensor]:
@@ -21,10 +23,10 @@ def batch_statistics(x: Tensor, running: tuple[Tensor, Tensor], eps: float, mome
     (m, c), (chunks, each) = x.shape, _chunks(x)
     sums = x.new_empty(chunks, 2, c, dtype=torch.float32)
     mean, inverse = x.new_empty(2, c, dtype=torch.float32).unbind(0)
-    launch(_statistics, (chunks, c // COLS), (x, sums), m, c, each, ROWS=ROWS, COLS=COLS)
+    launch(_statistics, (chunks, c // COLS), (x, sums), m, c, each, ROWS=FEW_ROWS, COLS=COLS)
     launch(
-        _finish_statistics, (c // COLS,), (x, sums, mean, inverse, *running), m, c, chunks, eps, momentum,
-        PARTS=PARTS, COLS=COLS,
+        _finish_statistics, (c // NARROW,), (x, sums, mean, inverse, *running), m, c, chunks, eps, momentum,
+        PARTS=PARTS, COLS=NARROW,
     )  # fmt: skip
     return mean, inverse
 
@@ -56,7 +58,7 @@ def normalise_backward(
     flags = {"RELU": relu, "RESIDUAL": out is not None, "ROWS": ROWS, "COLS": COLS}
     inputs = (grad, x, x if out is None else out, mean, inverse, weight, bias)
     launch(_gradient_sums, (chunks, c // COLS), (*inputs, sums), m, c, each, **flags)
-    launch(_finish_sums, (c // COLS,), (sums, by_bias, by_weight), c, chunks, PARTS=PARTS, COLS=COLS)
+    launch(_finish_sums, (c // NARROW,), (sums, by_bias, by_weight), c, chunks, PARTS=PARTS, COLS=NARROW)
     by_x = torch.empty_like(x)
     by_residual = torch.empty_like(x) if out is not None and relu else (grad if out is not None else None)
     launch(
@@ -71,8 +73,38 @@ def column_sums(x: Tensor) -> Tensor:
     (m, c), (chunks, each) = x.shape, _chunks(x)
     sums, out = x.new_empty(chunks, c, dtype=torch.float32), x.new_empty(c)
     launch(_column_sums, (chunks, c // COLS), (x, sums), m, c, each, ROWS=ROWS, COLS=COLS)
-    launch(_finish_columns, (c // COLS,), (sums, out), c, chunks, PARTS=PARTS, COLS=COLS)
+    launch(_finish_columns, (c // NARROW,), (sums, out), c, chunks, PARTS=PARTS, COLS=NARROW)
     return out
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Return the normalised rows (m, c) in fp32 and in `dtype`, and mean and inverse standard deviation (m,) of x."""
+    m, c = x.shape
+    full, narrow = x.new_empty(m, c, dtype=torch.float32), x.new_empty(m, c, dtype=dtype)
+    mean, inverse = x.new_empty(2, m, dtype=torch.float32).unbind(0)
+    launch(
+        _layer_norm, (ceil_div(m, TOKENS),), (x, weight, bias, full, narrow, mean, inverse), m, c, eps,
+        ROWS=TOKENS, COLS=power_of_two(c),
+    )  # fmt: skip
+    return full, narrow, mean, inverse
+
+
+def layer_norm_backward(
+    full: Tensor | None, narrow: Tensor | None, x: Tensor, weight: Tensor, mean: Tensor, inverse: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of x, weight and bias from those of the two results of `layer_norm`, one of which exists."""
+    m, c = x.shape
+    each = TOKENS * ceil_div(ceil_div(m, TOKENS), PROGRAMS)
+    chunks = ceil_div(m, each)
+    by_x, sums = torch.empty_like(x), x.new_empty(chunks, 2, c, dtype=torch.float32)
+    by_weight, by_bias = x.new_empty(2, c, dtype=torch.float32).unbind(0)
+    launch(
+        _layer_norm_backward, (chunks,),
+        (x if full is None else full, x if narrow is None else narrow, x, weight, mean, inverse, by_x, sums),
+        m, c, each, FULL=full is not None, NARROW=narrow is not None, ROWS=TOKENS, COLS=power_of_two(c),
+    )  # fmt: skip
+    launch(_finish_sums, (c // NARROW,), (sums, by_bias, by_weight), c, chunks, PARTS=PARTS, COLS=NARROW)
+    return by_x, by_weight, by_bias
 
 
 def _chunks(x: Tensor) -> tuple[int, int]:
@@ -227,3 +259,53 @@ def _finish_columns(sums, out, c, chunks, PARTS: tl.constexpr, COLS: tl.constexp
         parts = start + tl.arange(0, PARTS)
         total += tl.load(sums + parts[:, None] * c + columns[None, :], mask=(parts < chunks)[:, None], other=0.0)
     tl.store(out + columns, tl.sum(total, 0).to(out.dtype.element_ty))
+
+
+@kernel
+def _layer_norm(
+    x, weight, bias, full, narrow, mean, inverse, m, c, eps, ROWS: tl.constexpr, COLS: tl.constexpr
+):  # fmt: skip
+    rows, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLS)
+    known = (columns < c)[None, :]
+    places, inside = rows[:, None].to(tl.int64) * c + columns[None, :], (rows < m)[:, None] & known
+    value = tl.load(x + places, mask=inside, other=0.0).to(tl.float32)
+    centre = tl.sum(value, 1) / c
+    value = tl.where(known, value - centre[:, None], 0.0)
+    factor = 1 / tl.sqrt(tl.sum(value * value, 1) / c + eps)
+    tl.store(mean + rows, centre, mask=rows < m)
+    tl.store(inverse + rows, factor, mask=rows < m)
+    scale = tl.load(weight + columns, mask=columns < c, other=0.0)[None, :]
+    result = value * factor[:, None] * scale + tl.load(bias + columns, mask=columns < c, other=0.0)[None, :]
+    tl.store(full + places, result, mask=inside)
+    tl.store(narrow + places, result.to(narrow.dtype.element_ty), mask=inside)
+
+
+@kernel
+def _layer_norm_backward(
+    full, narrow, x, weight, mean, inverse, by_x, sums, m, c, each,
+    FULL: tl.constexpr, NARROW: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    chunk, columns = tl.program_id(0), tl.arange(0, COLS)
+    known = (columns < c)[None, :]
+    scale = tl.load(weight + columns, mask=columns < c, other=0.0)[None, :]
+    total = tl.zeros([ROWS, COLS], tl.float32)
+    products = tl.zeros([ROWS, COLS], tl.float32)
+    for start in range(chunk * each, min((chunk + 1) * each, m), ROWS):
+        rows = start + tl.arange(0, ROWS)
+        places, inside = rows[:, None].to(tl.int64) * c + columns[None, :], (rows < m)[:, None] & known
+        slope = tl.zeros([ROWS, COLS], tl.float32)
+        if FULL:
+            slope += tl.load(full + places, mask=inside, other=0.0)
+        if NARROW:
+            slope += tl.load(narrow + places, mask=inside, other=0.0).to(tl.float32)
+        centre = tl.load(mean + rows, mask=rows < m, other=0.0)[:, None]
+        factor = tl.load(inverse + rows, mask=rows < m, other=0.0)[:, None]
+        value = tl.where(known, (tl.load(x + places, mask=inside, other=0.0).to(tl.float32) - centre) * factor, 0.0)
+        total += slope
+        products += slope * value
+        slope *= scale
+        slope -= (value * tl.sum(slope * value, 1)[:, None] + tl.sum(slope, 1)[:, None]) / c
+        tl.store(by_x + places, (slope * factor).to(by_x.dtype.element_ty), mask=inside)
+    place = sums + chunk * 2 * c + columns
+    tl.store(place, tl.sum(total, 0), mask=columns < c)
+    tl.store(place + c, tl.sum(products, 0), mask=columns < c)

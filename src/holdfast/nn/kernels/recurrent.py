@@ -10,7 +10,7 @@ import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.nn.kernels import ceil_div, kernel, launch
+from holdfast.core.kernels import ceil_div, kernel, launch
 
 DTYPES = (torch.float32,)
 SIZE = 128

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_at_least, check_known
-from holdfast.nn.kernels import kernels
+from holdfast.core.kernels import kernels
 from holdfast.nn.memory.initialise import (
     check_init,
     choose_slots,

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import check_known
+from holdfast.core.kernels import kernels
 from holdfast.core.tape import exporting
 from holdfast.nn.engagement import overwritten
-from holdfast.nn.kernels import kernels
 
 SIMILARITIES = ("dot", "scaled", "cosine")
 MULTIPLY_BELOW = 64  # on a GPU, a table with at most this many rows per chosen row is multiplied as a matrix

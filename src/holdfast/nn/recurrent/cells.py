@@ -12,7 +12,7 @@ direct gradient of `h_before`; `grad_inner` becomes the gradient of the inner st
 import torch
 from torch import Tensor
 
-from holdfast.nn.kernels import kernels
+from holdfast.core.kernels import kernels
 
 BLOCKS = 4
 

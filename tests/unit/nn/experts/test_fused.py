@@ -386,7 +386,7 @@ def test_private_apis_are_confined():
 
 
 def test_kernel_sizes():
-    from holdfast.nn.kernels import ceil_div, power_of_two
+    from holdfast.core.kernels import ceil_div, power_of_two
 
     assert [ceil_div(n, 7) for n in (1, 7, 8, 14)] == [1, 1, 2, 2]
     assert [power_of_two(n) for n in (0, 1, 2, 3, 17, 64)] == [1, 1, 2, 4, 32, 64]

@@ -1,0 +1,107 @@
+"""Triton kernels for GPUs: availability, launch, and helpers that all kernel modules share.
+
+Triton comes with the CUDA builds of torch. Where it is missing or cannot compile, callers use plain torch operations.
+"""
+
+import functools
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensor
+
+NETWORKS = "holdfast.nn.kernels"  # package of the modules that are named without one
+
+
+def kernels(name: str, tensor: Tensor) -> Any:
+    """Return the kernel module `name` if it supports the tensor's device and dtype, else None."""
+    return usable(name, tensor.device, tensor.dtype) if tensor.is_cuda else None
+
+
+@functools.cache
+def usable(name: str, device: torch.device, dtype: torch.dtype) -> Any:
+    """Return the kernel module `name` if it supports tensors of this dtype on this GPU, else None."""
+    module = _module(name) if _compiles(device) else None
+    return module if module is not None and dtype in module.DTYPES else None
+
+
+@functools.cache
+def _module(name: str) -> Any:
+    return importlib.import_module(name if "." in name else f"{NETWORKS}.{name}")
+
+
+@functools.cache
+def _compiles(device: torch.device) -> bool:
+    """Compile and run one kernel, which also needs a C compiler; small containers may lack it."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    one = torch.ones(1, 16, device=device)
+    try:
+        _module("memory").gather(one, torch.zeros(1, 1, dtype=torch.long, device=device), one[:, :1])
+    except Exception as error:
+        warnings.warn(f"Triton does not work here; large memories and experts run slower: {error}", stacklevel=2)
+        return False
+    return True
+
+
+def constant(function: Callable[..., Any]) -> Any:
+    """Let torch.compile evaluate calls of this function while it traces.
+
+    Equal to `torch.compiler.assume_constant_result`, which imports the compiler and so takes more than a second.
+    """
+    function._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+    return function
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Apply `triton.jit`; Triton is imported only together with a kernel module."""
+    import triton  # pyright: ignore[reportMissingImports]
+
+    return triton.jit(function)
+
+
+def launch(function: Any, grid: tuple[int, ...], tensors: Sequence[Tensor], *numbers: float, **constants: Any) -> None:
+    """Run `function[grid](*tensors, *numbers, **constants)` on the device of the first tensor.
+
+    Fake tensors have shapes but no values: a compiler that infers shapes launches nothing.
+    """
+    if type(tensors[0]) is FakeTensor:
+        return
+    device = -1 if torch.compiler.is_compiling() else tensors[0].get_device()  # the compiler captures kernels itself
+    if device >= 0 and device != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            function[grid](*tensors, *numbers, **constants)
+    else:
+        function[grid](*tensors, *numbers, **constants)
+
+
+def ceil_div(length: int, size: int) -> int:
+    """Return ceil(length / size), also for symbolic lengths."""
+    return -(-length // size)
+
+
+def power_of_two(least: int) -> int:
+    """Return the smallest power of two that is at least `least`."""
+    return 1 << max(0, least - 1).bit_length()
+
+
+def differentiable_gradients(
+    function: Callable[..., Any], inputs: Sequence[Any], needs_grad: Sequence[bool], grads: Sequence[Tensor | None]
+) -> tuple[Tensor | None, ...]:
+    """Return gradients of `function` at `inputs` that can be differentiated again, None for inputs without one.
+
+    `function` computes with torch operations what a kernel computed. Inputs may depend on one another, so the gradients
+    are taken with respect to views of them.
+    """
+    with torch.enable_grad():
+        views = [value.view_as(value) if needed else value for value, needed in zip(inputs, needs_grad, strict=True)]
+        outputs = function(*views)
+    pairs = zip(outputs if isinstance(outputs, tuple) else (outputs,), grads, strict=True)
+    roots, root_grads = zip(*((out, grad) for out, grad in pairs if grad is not None), strict=True)
+    wanted = [view for view, needed in zip(views, needs_grad, strict=True) if needed]
+    results = iter(torch.autograd.grad(roots, wanted, root_grads, create_graph=True, allow_unused=True))
+    return tuple(next(results) if needed else None for needed in needs_grad)
