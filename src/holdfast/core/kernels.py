@@ -8,11 +8,14 @@ import importlib
 import importlib.util
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
+
+from holdfast.core.tape import ScopedValue
 
 NETWORKS = "holdfast.nn.kernels"  # package of the modules that are named without one
 
@@ -20,6 +23,22 @@ NETWORKS = "holdfast.nn.kernels"  # package of the modules that are named withou
 def kernels(name: str, tensor: Tensor) -> Any:
     """Return the kernel module `name` if it supports the tensor's device and dtype, else None."""
     return usable(name, tensor.device, tensor.dtype) if tensor.is_cuda else None
+
+
+_fused: ScopedValue[bool] = ScopedValue()
+
+
+def fused_kernels() -> AbstractContextManager[None]:
+    """Let layers use kernels that replace fast operations of torch inside: for steps that become a CUDA graph.
+
+    A launch from Python takes several times as long as one from torch, which only a graph avoids.
+    """
+    return _fused.bind(True)
+
+
+def fused(name: str, tensor: Tensor) -> Any:
+    """Return the kernel module `name` inside `fused_kernels`, else None."""
+    return kernels(name, tensor) if _fused.value else None
 
 
 @functools.cache

@@ -15,7 +15,8 @@ from holdfast.core.inputs import Graphs, Inputs, Joint, Tokens
 from holdfast.core.ragged import Ragged
 
 Rows = Sequence[Sequence[int]]
-LENGTH_MULTIPLE = 16  # of padded texts on a GPU
+LENGTH_MULTIPLES = {64: 32, 512: 64}  # longest text -> multiple of padded lengths on a GPU; of longer texts LARGEST
+LARGEST_MULTIPLE = 128
 SHARE = 0.25  # of the free GPU memory that examples may use
 
 
@@ -100,7 +101,10 @@ class TokenStore(Store):
 
     def to(self, device: torch.device | str) -> TokenStore:
         """Keep the texts on the CPU; on a GPU few lengths of batches are used, each with its own CUDA graph."""
-        multiple = LENGTH_MULTIPLE if torch.device(device).type == "cuda" else 1
+        multiple = 1
+        if torch.device(device).type == "cuda" and len(self):
+            longest = int(self.lengths().max())
+            multiple = next((each for most, each in LENGTH_MULTIPLES.items() if longest <= most), LARGEST_MULTIPLE)
         return TokenStore(self.ids, pad=self.pad, types=self.types, at=self.at, multiple=multiple)
 
 

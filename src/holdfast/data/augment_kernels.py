@@ -16,20 +16,20 @@ DTYPES = (torch.uint8, torch.float32)
 NUMBERS = 14
 PIXELS = 512  # per program
 PER_PROGRAM = 8  # blocks of pixels whose brightness one program adds
-PARTS = 256  # sums of an image that are added at once
+GROUPS = 256  # sums of an image that are added at once
 
 
 def changed(images: Tensor, numbers: Tensor) -> Tensor:
     """Return changed images in fp32; bytes are divided by 255."""
     images, numbers = images.contiguous(), numbers.float().contiguous()
     b, _, h, w = images.shape
-    parts = ceil_div(h * w, PIXELS * PER_PROGRAM)
-    sums = numbers.new_empty(b, parts)
+    groups = ceil_div(h * w, PIXELS * PER_PROGRAM)
+    sums = numbers.new_empty(b, groups)
     out = torch.empty(images.shape, dtype=torch.float32, device=images.device)
     options = {"BYTES": images.dtype == torch.uint8, "COUNT": NUMBERS, "PIXELS": PIXELS}
-    launch(_brightness_sums, (b, parts), (images, numbers, sums), h, w, BLOCKS=PER_PROGRAM, **options)
+    launch(_brightness_sums, (b, groups), (images, numbers, sums), h, w, BLOCKS=PER_PROGRAM, **options)
     blocks = ceil_div(h * w, PIXELS)
-    launch(_changed, (b, blocks), (images, numbers, sums, out), h, w, parts, PARTS=PARTS, **options)
+    launch(_changed, (b, blocks), (images, numbers, sums, out), h, w, groups, GROUPS=GROUPS, **options)
     return out
 
 
@@ -142,15 +142,15 @@ def _brightness_sums(
 
 @kernel
 def _changed(
-    images, numbers, sums, out, h, w, parts,
-    BYTES: tl.constexpr, COUNT: tl.constexpr, PIXELS: tl.constexpr, PARTS: tl.constexpr,
+    images, numbers, sums, out, h, w, groups,
+    BYTES: tl.constexpr, COUNT: tl.constexpr, PIXELS: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     each = tl.program_id(0)
     image, own = images + each.to(tl.int64) * 3 * h * w, numbers + each * COUNT
     mean = 0.0
-    for start in range(0, parts, PARTS):
-        index = start + tl.arange(0, PARTS)
-        mean += tl.sum(tl.load(sums + each * parts + index, mask=index < parts, other=0.0), 0)
+    for start in range(0, groups, GROUPS):
+        index = start + tl.arange(0, GROUPS)
+        mean += tl.sum(tl.load(sums + each * groups + index, mask=index < groups, other=0.0), 0)
     mean = mean / (h * w)
     pixels = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
     inside = pixels < h * w

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,13 +21,14 @@ from torch import Tensor
 from holdfast.core import inputs, parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import warn
+from holdfast.core.kernels import fused_kernels
 from holdfast.core.seeds import rng_state, set_rng_state
 from holdfast.core.tape import collect_shares, mean_shares
 from holdfast.methods.base import Method, Metrics
 from holdfast.nn.cuda_graphs import GRAPH_LOCK, capture_key, memory_pool, side_stream
 
-WARMUP_STEPS = 3  # eager steps with one key before its step is captured
-CHECKED_STEPS = 2  # replays of every graph that are compared with an eager step
+WARMUP_STEPS = 3  # eager steps before the first graph is captured; one for every further key
+CHECKED_STEPS = 2  # replays of the first graph that are compared with an eager step; one of every further graph
 MAX_GRAPHS = 12  # per method; batches of further shapes are computed eagerly
 STEP_TOLERANCE = 0.1  # norm of the difference of two updates, relative to the update: kernels add in any order
 METRIC_TOLERANCE = 0.02
@@ -108,7 +109,7 @@ class _CapturedStep:
     names: list[str]
     packed: Tensor  # (m,) metrics
     advances: list[int]  # what one step adds to every counter
-    checks: int = CHECKED_STEPS
+    checks: int  # replays that are still compared with an eager step
 
 
 class StepCapture:
@@ -137,7 +138,7 @@ class StepCapture:
         if (captured := self.graphs.get(key)) is not None:
             return self._replay(captured, batch) if captured.checks == 0 else self._verified(batch, key, captured)
         self.seen[key] += 1
-        if self.seen[key] <= WARMUP_STEPS or len(self.graphs) >= MAX_GRAPHS:
+        if self.seen[key] <= (1 if self.graphs else WARMUP_STEPS) or len(self.graphs) >= MAX_GRAPHS:
             return self.recorder.warm_up(lambda: self._step(batch))
         return self._verified(batch, key, None)
 
@@ -154,7 +155,7 @@ class StepCapture:
         return own, versions, type(batch.x), shapes, batch.domains, batch.sizes, capture_key(batch.y)
 
     def _step(self, batch: DomainBatch) -> Metrics:
-        with collect_shares() as passes:
+        with collect_shares() as passes, nullcontext() if self.reason else fused_kernels():
             metrics = self.method.step(batch)
         return {**metrics, **mean_shares(passes)}
 
@@ -211,7 +212,7 @@ class StepCapture:
             for optimizer in self.optimizers:
                 stack.enter_context(optimizer.capturing())
             packed, replay = self.recorder.record(step)
-        return _CapturedStep(copied, replay, names, packed, advances)
+        return _CapturedStep(copied, replay, names, packed, advances, 1 if self.graphs else CHECKED_STEPS)
 
     def _state(self) -> list[tuple[int, Tensor]]:
         """Return addresses and copies of all tensors that a step changes, the parameters first."""

@@ -1,4 +1,4 @@
-"""Batch normalisation, residual and ReLU in one pass over the activations, where a GPU and Triton are available.
+"""Batch normalisation, residual and ReLU in one pass over the activations, in steps that are captured as CUDA graphs.
 
 As separate operations they read or write an activation thirteen times per training step, here eight times; in a ResNet
 they take more time than the convolutions. Elsewhere the usual operations of torch run.
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from holdfast.core.kernels import differentiable_gradients, kernels
+from holdfast.core.kernels import differentiable_gradients, fused, kernels
 
 COLUMNS = 64  # the number of channels must be a multiple
 
@@ -36,7 +36,7 @@ def _fuses(norm: nn.Module, x: Tensor, residual: Tensor | None) -> bool:
         return False
     plain = norm.affine and norm.track_running_stats and norm.momentum is not None and x.shape[1] % COLUMNS == 0
     same = residual is None or (residual.dtype == x.dtype and residual.shape == x.shape and _is_matrix(residual))
-    return plain and same and _is_matrix(x) and x.numel() > 0 and kernels("norm", x) is not None
+    return plain and same and _is_matrix(x) and x.numel() > 0 and fused("norm", x) is not None
 
 
 def _is_matrix(x: Tensor) -> bool:

@@ -39,7 +39,7 @@ PROBE_STEPS = 4  # per phase; the first one is not counted
 PROBE_ROWS = 64  # per domain
 SOLVED_ROWS = 512  # per domain, for methods that are solved at once
 PROBE_SECONDS = 20.0  # after this time no further configuration is probed
-FEW_STEPS = 500  # of all jobs together, below which nothing is probed
+FEW_STEPS = {"cpu": 500, "cuda": 2000}  # of all jobs together, below which nothing is probed
 FROZEN_STEP = 0.2  # steps on cached features are short, and count as this share of a step
 ENCODED_ROWS, ENCODED_BATCHES = 32, 5  # of the sample, to measure the speed of encoding
 SCORING = 1 / 3  # time of scoring a row, as a share of the time of training on it
@@ -66,7 +66,7 @@ def estimate(
     After `limit` seconds no further configuration is probed. `threads` is the number per run, for several runs at once.
     """
     steps = sum(job.steps * (FROZEN_STEP if encodes(job.spec) else 1.0) for job in jobs)
-    if not jobs or parallel.world_size() > 1 or (steps < FEW_STEPS and not always):
+    if not jobs or parallel.world_size() > 1 or (steps < FEW_STEPS.get(workspace.device.type, 0) and not always):
         return None
     runs = _recorded(jobs, finished)
     firsts = {configuration(job): job for job in reversed(jobs)}

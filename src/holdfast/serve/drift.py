@@ -110,9 +110,9 @@ class DriftMonitor:
         observed = observed_of(outputs, answers, features, foreign, inputs, self.checker.reference)
         if self.log is not None:
             self.log.add(observed)
-        kept = np.arange(-self.examples % self._stride, len(observed), self._stride)
+        chosen = np.arange(-self.examples % self._stride, len(observed), self._stride)
         self.examples += len(observed)
-        self._pending.append(observed if self._stride == 1 else observed.take(kept))
+        self._pending.append(observed if self._stride == 1 else observed.take(chosen))
         if sum(map(len, self._pending)) > max(MAX_WINDOW, self.window):
             joined = Observed.cat(self._pending)
             self._pending, self._stride = [joined.take(np.arange(0, len(joined), 2))], 2 * self._stride

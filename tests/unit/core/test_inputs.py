@@ -114,7 +114,7 @@ def test_texts_on_a_gpu_are_padded_to_few_lengths():
     store = TokenStore.build(rows, pad=0, types=rows)
     wide = store.to("cuda")
     assert store.to("cpu").take(torch.tensor([0])).ids.shape == (1, 3)
-    for row, width in enumerate((16, 32, 32, 37)):  # at most the longest text
+    for row, width in enumerate((32, 32, 32, 37)):  # at most the longest text
         plain, padded = store.take(torch.tensor([row])), wide.take(torch.tensor([row]))
         n = plain.ids.shape[1]
         assert padded.ids.shape == padded.mask.shape == padded.types.shape == (1, width)

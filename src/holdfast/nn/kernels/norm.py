@@ -14,7 +14,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 ROWS, COLS = 64, 64  # tile of a program; c must be a multiple of COLS
 FEW_ROWS = 32  # of a tile of `_statistics`, which holds no second input
 PROGRAMS = 1024  # of a sum over rows, about 8 per multiprocessor of a large GPU
-PARTS, NARROW = 128, 16  # chunks and columns of a tile of a final sum
+PIECES, NARROW = 128, 16  # chunks and columns of a tile of a final sum
 TOKENS = 4  # rows of a tile of layer normalisation, which holds complete rows
 
 
@@ -26,7 +26,7 @@ def batch_statistics(x: Tensor, running: tuple[Tensor, Tensor], eps: float, mome
     launch(_statistics, (chunks, c // COLS), (x, sums), m, c, each, ROWS=FEW_ROWS, COLS=COLS)
     launch(
         _finish_statistics, (c // NARROW,), (x, sums, mean, inverse, *running), m, c, chunks, eps, momentum,
-        PARTS=PARTS, COLS=NARROW,
+        PIECES=PIECES, COLS=NARROW,
     )  # fmt: skip
     return mean, inverse
 
@@ -58,7 +58,7 @@ def normalise_backward(
     flags = {"RELU": relu, "RESIDUAL": out is not None, "ROWS": ROWS, "COLS": COLS}
     inputs = (grad, x, x if out is None else out, mean, inverse, weight, bias)
     launch(_gradient_sums, (chunks, c // COLS), (*inputs, sums), m, c, each, **flags)
-    launch(_finish_sums, (c // NARROW,), (sums, by_bias, by_weight), c, chunks, PARTS=PARTS, COLS=NARROW)
+    launch(_finish_sums, (c // NARROW,), (sums, by_bias, by_weight), c, chunks, PIECES=PIECES, COLS=NARROW)
     by_x = torch.empty_like(x)
     by_residual = torch.empty_like(x) if out is not None and relu else (grad if out is not None else None)
     launch(
@@ -73,7 +73,7 @@ def column_sums(x: Tensor) -> Tensor:
     (m, c), (chunks, each) = x.shape, _chunks(x)
     sums, out = x.new_empty(chunks, c, dtype=torch.float32), x.new_empty(c)
     launch(_column_sums, (chunks, c // COLS), (x, sums), m, c, each, ROWS=ROWS, COLS=COLS)
-    launch(_finish_columns, (c // NARROW,), (sums, out), c, chunks, PARTS=PARTS, COLS=NARROW)
+    launch(_finish_columns, (c // NARROW,), (sums, out), c, chunks, PIECES=PIECES, COLS=NARROW)
     return out
 
 
@@ -103,7 +103,7 @@ def layer_norm_backward(
         (x if full is None else full, x if narrow is None else narrow, x, weight, mean, inverse, by_x, sums),
         m, c, each, FULL=full is not None, NARROW=narrow is not None, ROWS=TOKENS, COLS=power_of_two(c),
     )  # fmt: skip
-    launch(_finish_sums, (c // NARROW,), (sums, by_bias, by_weight), c, chunks, PARTS=PARTS, COLS=NARROW)
+    launch(_finish_sums, (c // NARROW,), (sums, by_bias, by_weight), c, chunks, PIECES=PIECES, COLS=NARROW)
     return by_x, by_weight, by_bias
 
 
@@ -137,16 +137,16 @@ def _statistics(x, sums, m, c, each, ROWS: tl.constexpr, COLS: tl.constexpr):
 @kernel
 def _finish_statistics(
     x, sums, mean, inverse, running_mean, running_variance, m, c, chunks, eps, momentum,
-    PARTS: tl.constexpr, COLS: tl.constexpr,
+    PIECES: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     columns = tl.program_id(0) * COLS + tl.arange(0, COLS)
-    total = tl.zeros([PARTS, COLS], tl.float32)
-    squares = tl.zeros([PARTS, COLS], tl.float32)
-    for start in range(0, chunks, PARTS):
-        parts = start + tl.arange(0, PARTS)
-        places = sums + parts[:, None] * 2 * c + columns[None, :]
-        total += tl.load(places, mask=(parts < chunks)[:, None], other=0.0)
-        squares += tl.load(places + c, mask=(parts < chunks)[:, None], other=0.0)
+    total = tl.zeros([PIECES, COLS], tl.float32)
+    squares = tl.zeros([PIECES, COLS], tl.float32)
+    for start in range(0, chunks, PIECES):
+        index = start + tl.arange(0, PIECES)
+        places = sums + index[:, None] * 2 * c + columns[None, :]
+        total += tl.load(places, mask=(index < chunks)[:, None], other=0.0)
+        squares += tl.load(places + c, mask=(index < chunks)[:, None], other=0.0)
     shift = tl.sum(total, 0) / m
     variance = tl.maximum(tl.sum(squares, 0) / m - shift * shift, 0.0)
     value = tl.load(x + columns).to(tl.float32) + shift
@@ -204,15 +204,15 @@ def _gradient_sums(
 
 
 @kernel
-def _finish_sums(sums, first, second, c, chunks, PARTS: tl.constexpr, COLS: tl.constexpr):
+def _finish_sums(sums, first, second, c, chunks, PIECES: tl.constexpr, COLS: tl.constexpr):
     columns = tl.program_id(0) * COLS + tl.arange(0, COLS)
-    one = tl.zeros([PARTS, COLS], tl.float32)
-    two = tl.zeros([PARTS, COLS], tl.float32)
-    for start in range(0, chunks, PARTS):
-        parts = start + tl.arange(0, PARTS)
-        places = sums + parts[:, None] * 2 * c + columns[None, :]
-        one += tl.load(places, mask=(parts < chunks)[:, None], other=0.0)
-        two += tl.load(places + c, mask=(parts < chunks)[:, None], other=0.0)
+    one = tl.zeros([PIECES, COLS], tl.float32)
+    two = tl.zeros([PIECES, COLS], tl.float32)
+    for start in range(0, chunks, PIECES):
+        index = start + tl.arange(0, PIECES)
+        places = sums + index[:, None] * 2 * c + columns[None, :]
+        one += tl.load(places, mask=(index < chunks)[:, None], other=0.0)
+        two += tl.load(places + c, mask=(index < chunks)[:, None], other=0.0)
     tl.store(first + columns, tl.sum(one, 0))
     tl.store(second + columns, tl.sum(two, 0))
 
@@ -252,12 +252,12 @@ def _column_sums(x, sums, m, c, each, ROWS: tl.constexpr, COLS: tl.constexpr):
 
 
 @kernel
-def _finish_columns(sums, out, c, chunks, PARTS: tl.constexpr, COLS: tl.constexpr):
+def _finish_columns(sums, out, c, chunks, PIECES: tl.constexpr, COLS: tl.constexpr):
     columns = tl.program_id(0) * COLS + tl.arange(0, COLS)
-    total = tl.zeros([PARTS, COLS], tl.float32)
-    for start in range(0, chunks, PARTS):
-        parts = start + tl.arange(0, PARTS)
-        total += tl.load(sums + parts[:, None] * c + columns[None, :], mask=(parts < chunks)[:, None], other=0.0)
+    total = tl.zeros([PIECES, COLS], tl.float32)
+    for start in range(0, chunks, PIECES):
+        index = start + tl.arange(0, PIECES)
+        total += tl.load(sums + index[:, None] * c + columns[None, :], mask=(index < chunks)[:, None], other=0.0)
     tl.store(out + columns, tl.sum(total, 0).to(out.dtype.element_ty))
 
 
