@@ -1,7 +1,8 @@
 """Several texts per row of a transformer's input, so that short texts are not padded to the longest of their batch.
 
-A mask confines attention to the tokens of one text, and positions start at the beginning with every text; the states of all tokens
-equal those of a padded batch up to rounding. Shapes: b texts, t tokens of the longest, r rows of l tokens, d width.
+A mask confines attention to the tokens of one text, and every text has its own positions, so that the states of all
+tokens equal those of a padded batch up to rounding. Shapes: b texts, t tokens of the longest, r rows of l tokens, d
+width.
 """
 
 from __future__ import annotations
