@@ -50,7 +50,7 @@ def normalise_backward(
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of x, residual, weight and bias.
 
-    `out` is the result of `normalise` with a residual, else None; `batch` says that the statistics are those of x.
+    `out` is the result of `normalise` with a residual, else None; `batch` is true for statistics of x itself.
     """
     (m, c), (chunks, each) = x.shape, _chunks(x)
     sums = x.new_empty(chunks, 2, c, dtype=torch.float32)
