@@ -25,14 +25,18 @@ _locked: set[Path] = set()  # locks of this process
 _guard = threading.Lock()
 
 
-def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
-    """Let `write` fill a temporary file in the folder of `path`, then rename it to `path`."""
+def write_atomic(path: Path, write: Callable[[Path], object], *, durable: bool = True) -> Path:
+    """Let `write` fill a temporary file in the folder of `path`, then rename it to `path`.
+
+    A file that is not `durable` may be incomplete after a crash of the machine: its reader compares a checksum.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(draft)
-        with draft.open("rb+") as file:
-            os.fsync(file.fileno())
+        if durable:
+            with draft.open("rb+") as file:
+                os.fsync(file.fileno())
         os.replace(draft, path)
     except OSError as error:
         raise write_error(path, error) from error

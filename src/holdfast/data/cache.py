@@ -6,6 +6,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -87,8 +88,12 @@ def decoded_images(raw: Raw, size: int, folder: Path, *, tick: Callable[[int], N
     count = len(files) * 3 * size * size
     with parallel.local_first():
         if not _is_intact(path, count):
-            write_atomic(path, partial(_write_decoded, files=files, size=size, tick=tick))
-            write_text(_checksum_path(path), _checksum(path))
+            with suppress(OSError):  # the checksum of other content; writing reports the reason
+                _checksum_path(path).unlink(missing_ok=True)
+            checksums: list[str] = []
+            decode = partial(_write_decoded, files=files, size=size, tick=tick)
+            write_atomic(path, lambda draft: checksums.append(decode(draft)), durable=False)
+            write_text(_checksum_path(path), checksums[0])
     # a private mapping: writes to the tensor do not change the file
     return torch.from_file(str(path), shared=False, size=count, dtype=torch.uint8).view(shape)
 
@@ -114,12 +119,19 @@ def _checksum(path: Path) -> str:
     return f"{checksum:08x}"
 
 
-def _write_decoded(draft: Path, *, files: list[Path], size: int, tick: Callable[[int], None] | None) -> None:
-    """Decode in threads, which run in parallel because the decoder releases the GIL; write in order."""
+def _write_decoded(draft: Path, *, files: list[Path], size: int, tick: Callable[[int], None] | None) -> str:
+    """Decode in threads, which run in parallel because the decoder releases the GIL; write in order.
+
+    Returns the checksum of what was written.
+    """
+    checksum = 0
     with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool, draft.open("wb") as file:
         for start in range(0, len(files), CHUNK):
             chunk = files[start : start + CHUNK]
             for image in pool.map(partial(decode_image, size=size), chunk):
-                file.write(image.numpy().data)
+                content = image.numpy().data
+                file.write(content)
+                checksum = zlib.crc32(content, checksum)
             if tick is not None:
                 tick(len(chunk))
+    return f"{checksum:08x}"

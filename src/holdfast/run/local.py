@@ -8,14 +8,16 @@ import subprocess
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 import torch
 
+from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.protocols.resume import stop_all_if_requested, stop_at_signal, stop_if_requested
 from holdfast.record import RunRecord
@@ -23,6 +25,7 @@ from holdfast.run.gpu_memory import Capacity
 from holdfast.run.jobs import MAX_ATTEMPTS, Job, Keep, Outcomes, cache_inputs, keep_all, run_job, worker_workspace
 from holdfast.run.mps import mps_daemon
 from holdfast.run.progress import ProgressListener
+from holdfast.run.template import Template
 from holdfast.run.workspace import Workspace
 
 STOP_SECONDS = 60.0  # time that a worker has to finish its step and save
@@ -85,7 +88,22 @@ def _in_workers(
 
     With `measured`, workers on a GPU start as its memory allows, up to `count`.
     """
-    shared = worker_workspace(jobs, workspace, threads=max(1, cores() // count))
+    threads = max(1, cores() // count)
+    template = _template(jobs, threads)  # imports while this process fills the cache
+    try:
+        shared = worker_workspace(jobs, workspace, threads=threads)
+        start = partial(_Worker, shared, variables=variables, template=template)
+        yield from _distribute(jobs, start, workspace, watch=watch, count=count, keep=keep, measured=measured)
+    finally:
+        if template is not None:
+            template.close()
+
+
+def _distribute(
+    jobs: Sequence[Job], start: Callable[[int], _Worker], workspace: Workspace, *, watch: ProgressListener,
+    count: int, keep: Keep, measured: bool,
+) -> Outcomes:  # fmt: skip
+    """Give jobs to workers as they become free and yield the outcomes; `start` starts the worker of an index."""
     waiting, deaths = deque(jobs), Counter()
     gpus = torch.cuda.device_count() if measured and workspace.device.type == "cuda" else count
     capacity = Capacity(gpus, count)
@@ -95,7 +113,7 @@ def _in_workers(
             stop_if_requested()
             idle = sum(worker.job is None for worker in workers)
             for index in range(len(workers), min(capacity.count, len(workers) - idle + len(waiting))):
-                workers.append(_Worker(shared, index, variables))
+                workers.append(start(index))
             for worker in workers:
                 while worker.job is None and waiting:
                     if keep(waiting[0]):
@@ -110,7 +128,8 @@ def _in_workers(
                 try:
                     kind, content = worker.connection.recv()
                 except (EOFError, ConnectionError):
-                    workers[workers.index(worker)] = worker.restarted()
+                    worker.close()
+                    workers[workers.index(worker)] = start(worker.index)
                     deaths[job.id] += 1
                     if deaths[job.id] >= MAX_ATTEMPTS:
                         yield job, job.worker_died()
@@ -133,17 +152,32 @@ def _in_workers(
         _stop(workers)
 
 
+def _template(jobs: Sequence[Job], threads: int) -> Template | None:
+    """Start the process that forks workers, with the modules of these jobs; None where workers are not forked."""
+    if sys.platform != "linux":
+        return None
+    entries = [entry for job in jobs for _, entry in catalog.unwrap("methods", job.spec.method)]
+    entries += [catalog.lookup("encoders", job.spec.encoder) for job in jobs]
+    modules = dict.fromkeys(entry.target.partition(":")[0] for entry in entries)
+    return Template([name for name in modules if name.startswith("holdfast.")], _environment(threads))
+
+
 class _Worker:
     """A worker process, the connection to it, and its current job."""
 
-    def __init__(self, workspace: Workspace, index: int, variables: Mapping[str, str]) -> None:
-        self.workspace, self.index, self.variables = workspace, index, variables
+    def __init__(
+        self, workspace: Workspace, index: int, *, variables: Mapping[str, str], template: Template | None = None
+    ) -> None:
+        assert workspace.worker is not None
+        self.index = index
         self.job: Job | None = None
         self.connection, other_end = Pipe()
-        self.process = subprocess.Popen(
+        own = {**_gpu(workspace, index), **variables}
+        forked = None if template is None else template.fork(other_end.fileno(), own)
+        self.process = forked or subprocess.Popen(
             [sys.executable, "-m", "holdfast.run.worker", str(other_end.fileno())],
             pass_fds=[other_end.fileno()],
-            env={**_environment(workspace, index), **variables},
+            env={**_environment(workspace.worker.threads), **own},
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C reaches the driver only, which stops its workers
         )
@@ -153,10 +187,6 @@ class _Worker:
     def begin(self, job: Job) -> None:
         self.job = job
         _send(self.connection, job)
-
-    def restarted(self) -> _Worker:
-        self.close()
-        return _Worker(self.workspace, self.index, self.variables)
 
     def close(self) -> None:
         self.connection.close()
@@ -170,16 +200,19 @@ def _send(connection: Connection, message: Any) -> None:
         connection.send_bytes(content)
 
 
-def _environment(workspace: Workspace, index: int) -> dict[str, str]:
-    """Return the environment of a worker: its share of the threads, and one of the visible GPUs."""
-    assert workspace.worker is not None
-    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    variables: dict[str, str] = {name: str(workspace.worker.threads) for name in threads}
-    if workspace.device.type == "cuda":
-        gpus = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
-        variables["CUDA_VISIBLE_DEVICES"] = gpus.split(",")[index % len(gpus.split(","))]
+def _environment(threads: int) -> dict[str, str]:
+    """Return the environment of workers: the modules of this process, and their share of the threads."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     path = os.pathsep.join(dict.fromkeys(folder for folder in sys.path if folder))
-    return {**os.environ, **variables, "PYTHONPATH": path}
+    return {**os.environ, **dict.fromkeys(names, str(threads)), "PYTHONPATH": path}
+
+
+def _gpu(workspace: Workspace, index: int) -> dict[str, str]:
+    """Return the variable that assigns one of the visible GPUs to a worker."""
+    if workspace.device.type != "cuda":
+        return {}
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+    return {"CUDA_VISIBLE_DEVICES": gpus.split(",")[index % len(gpus.split(","))]}
 
 
 def _stop(workers: Sequence[_Worker]) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 from collections import Counter
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from holdfast.nn.cast import cast_together, weights_cast_once
+from holdfast.core.kernels import fused_kernels
+from holdfast.nn.cast import cast_together, patches, weights_cast_once
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
@@ -216,3 +218,50 @@ def test_a_model_on_a_gpu_equals_autocast() -> None:
     torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)  # convolutions may add in another order
     for x, y in zip(first, second, strict=True):
         torch.testing.assert_close(x, y, rtol=0.05, atol=0.05 * float(torch.as_tensor(y).abs().max()))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_patches_equal_a_convolution(bias: bool) -> None:
+    torch.manual_seed(0)
+    layer, x = nn.Conv2d(3, 8, (4, 2), (4, 2), bias=bias), torch.randn(2, 3, 8, 6)
+    torch.testing.assert_close(patches(x, layer.weight, layer.bias), layer(x), rtol=1e-5, atol=1e-5)
+
+
+class Patches(nn.Module):
+    """A small vision transformer without attention: its layers are those that kernels replace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cut, self.before, self.after = nn.Conv2d(3, 64, 4, 4), nn.LayerNorm(64), nn.LayerNorm(64)
+        self.up, self.down, self.head = nn.Linear(64, 128), nn.Linear(128, 64), nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.cut(x).flatten(2).transpose(1, 2)
+        x = x + self.down(self.up(self.before(x)).relu())
+        last = self.after(x)
+        return self.head(last).float().mean(1) + last.mean(1)  # a layer norm whose both results are used
+
+
+def _patch_gradients(*, low: bool, fused: bool) -> list[Tensor]:
+    torch.manual_seed(0)
+    network, x = Patches().to("cuda"), torch.randn(64, 3, 32, 32, device="cuda")
+    contexts = (fused_kernels(), weights_cast_once(network)) if fused else (nullcontext(), nullcontext())
+    with torch.autocast("cuda", LOW, enabled=low), contexts[0], contexts[1]:
+        output = network(x)
+    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(3)).to("cuda")
+    grads = torch.autograd.grad((output * weights).sum(), list(network.parameters()), create_graph=True)
+    (second,) = torch.autograd.grad(sum(grad.float().square().sum() for grad in grads), network.before.weight)
+    plain = torch.autograd.grad((network(x) * weights).sum(), network.head.bias)
+    assert len(plain) == 1
+    return [output.detach(), *(grad.detach() for grad in grads), second]
+
+
+@pytest.mark.gpu
+def test_fused_layers_are_as_close_to_full_precision_as_autocast() -> None:
+    exact = _patch_gradients(low=False, fused=False)
+    errors = [
+        [float((a - b).norm() / a.norm()) for a, b in zip(exact, _patch_gradients(low=True, fused=fused), strict=True)]
+        for fused in (False, True)
+    ]
+    for usual, own in zip(*errors, strict=True):
+        assert own < max(1.5 * usual, 0.02)

@@ -120,8 +120,8 @@ def test_closing_early_ends_all_workers_and_saves_the_run(workspace, specs, tmp_
     started = []
     build = processes._Worker.__init__
 
-    def init(worker, shared, index, variables):
-        build(worker, shared, index, variables)
+    def init(worker, shared, index, **options):
+        build(worker, shared, index, **options)
         started.append(worker.process)
 
     monkeypatch.setattr(processes._Worker, "__init__", init)
@@ -165,11 +165,11 @@ def test_workers_share_cores_and_gpus(workspace, tmp_path, monkeypatch):
     shared = workspace.for_worker(threads=3)
     monkeypatch.setenv("HOLDFAST_SAVE_SECONDS", "7")
     assert workspace.for_worker(threads=3).worker.environment["HOLDFAST_SAVE_SECONDS"] == "7"
-    assert processes._environment(shared, 0)["OMP_NUM_THREADS"] == "3"
+    assert processes._environment(shared.worker.threads)["OMP_NUM_THREADS"] == "3"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     on_gpus = replace(shared, device=torch.device("cuda"))
-    assert [processes._environment(on_gpus, i)["CUDA_VISIBLE_DEVICES"] for i in range(3)] == ["4", "6", "4"]
-    assert processes._environment(shared, 1)["CUDA_VISIBLE_DEVICES"] == "4,6"
+    assert [processes._gpu(on_gpus, i)["CUDA_VISIBLE_DEVICES"] for i in range(3)] == ["4", "6", "4"]
+    assert processes._gpu(shared, 1) == {}
     if "sched_getaffinity" in dir(os):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
         assert cores() == 6

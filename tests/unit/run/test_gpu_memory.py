@@ -79,20 +79,17 @@ class FakeWorker:
         self.other_end.send(("memory", Usage(RUN, free=(38 - 10 * len(self.peers)) * GB, total=80 * GB)))
         self.other_end.send(("done", BadInput(job.name)))
 
-    def restarted(self) -> "FakeWorker":
-        raise AssertionError("no worker dies")
-
 
 @pytest.mark.parametrize(("jobs", "expected"), [(0, 3), (2, 2)])
 def test_workers_join_while_they_fit(monkeypatch: pytest.MonkeyPatch, tmp_path, jobs: int, expected: int) -> None:
     workers: list[FakeWorker] = []
 
-    def start(workspace: Workspace, index: int, variables: Any) -> FakeWorker:
+    def start(workspace: Workspace, index: int, *, variables: Any, template: None) -> FakeWorker:
         workers.append(FakeWorker(workspace, index, variables, workers))
         return workers[-1]
 
     replacements = {
-        "_Worker": start, "_stop": lambda workers: None, "cores": lambda: 5,
+        "_Worker": start, "_stop": lambda workers: None, "cores": lambda: 5, "_template": lambda *_: None,
         "worker_workspace": lambda jobs, workspace, **_: workspace,
         "mps_daemon": lambda device, count: nullcontext({}), "stop_at_signal": nullcontext,
     }  # fmt: skip
