@@ -45,7 +45,8 @@ class Result:
 
     def json(self) -> dict[str, Any]:
         measured = {"ratio": None if self.error else round(self.ratio, 4), "bar": self.bar, "ok": self.ok}
-        return {"case": self.case, **measured, **({"error": self.error} if self.error else {})}
+        bound = {"at_least": True} if self.at_least else {}
+        return {"case": self.case, **measured, **bound, **({"error": self.error} if self.error else {})}
 
 
 on_result = ScopedValue[Callable[[Result], None]]()  # called with each result as soon as it is measured

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -146,6 +146,11 @@ class SavedModel:
         """Kind of prediction per example: `classes`, `numbers` or `labels`; empty for other tasks."""
         return self.build_task().predicts
 
+    @cached_property
+    def prediction_batch(self) -> tuple[int, int] | None:
+        """Batch size and shuffle seed of predictions, as in the network, which is searched for it once."""
+        return self.model.prediction_batch
+
     @property
     def components(self) -> dict[str, Any]:
         """Neck and expert layers, for exported and served models."""
@@ -187,7 +192,7 @@ class SavedModel:
         groups: dict[Any, list[SavedModel]] = {}  # of members that share their encoder
         for _, saved in self.all_members:
             saved._move(device)
-            key = (id(saved.model.backbone), saved.model.prediction_batch, saved.model.precision)
+            key = (id(saved.model.backbone), saved.prediction_batch, saved.model.precision)
             groups.setdefault(key, []).append(saved)
         outputs: dict[int, Outputs] = {}
         for group in groups.values():
@@ -250,7 +255,7 @@ class SavedModel:
         predictions: list[Any] = [None] * len(prepared.store)
         with torch.no_grad():
             rows = np.arange(len(prepared.store))
-            for batch_rows, x, _ in examples.iter_batches(rows, prediction_batch=self.model.prediction_batch):
+            for batch_rows, x, _ in examples.iter_batches(rows, prediction_batch=self.prediction_batch):
                 outputs, task = self.model(x), prepared.task
                 outputs = task.compress(outputs) if isinstance(task, InferenceTask) else outputs.float()
                 for row, output in zip(batch_rows.tolist(), outputs.cpu(), strict=True):
@@ -269,7 +274,7 @@ class SavedModel:
             window = raw if len(rows) == len(raw) else Subset(raw, rows)
             store = prepare(window, self.encoder.prepare, size=self.encoder.size)
             examples = Examples(store, torch.zeros(len(window), dtype=torch.long), (), device=device)
-            outputs.append(examples.map(function, np.arange(len(window)), prediction_batch=self.model.prediction_batch))
+            outputs.append(examples.map(function, np.arange(len(window)), prediction_batch=self.prediction_batch))
         return torch.cat(outputs) if outputs else None
 
     def _move(self, device: torch.device | str) -> None:
