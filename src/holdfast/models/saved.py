@@ -201,7 +201,16 @@ class SavedModel:
 
     def outputs(self, raw: Raw, *, device: torch.device | str = "cpu") -> Outputs:
         """Return the outputs of this network alone, and the percentiles of its calibration."""
-        return self._outputs(self._map(raw, self._observe(self.model.encode), device))
+        captured = torch.device(device).type == "cuda" and self.prediction_batch is None and self.model.recall is None
+        function = self._captured if captured else self._observe(self.model.encode)
+        return self._outputs(self._map(raw, function, device))
+
+    @cached_property
+    def _captured(self) -> Callable[[Any], Tensor]:
+        """Function of `outputs` that replays CUDA graphs for small batches, as a server has them."""
+        from holdfast.models.captured import CapturedPrediction
+
+        return CapturedPrediction(self._observe(self.model.encode), self.model)
 
     def _observe(self, encode: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
         """Return the function whose values `_outputs` interprets, with the features of `encode`."""
