@@ -18,13 +18,19 @@ def test_a_step_takes_time_in_both_modes(make) -> None:
 
 
 @pytest.mark.graph
-def test_graphs_in_memory_reach_workers() -> None:
+def test_graphs_in_memory_reach_workers(tmp_path) -> None:
     """Their tensors are sent as data: workers are no child processes of multiprocessing, which share memory."""
-    assert gpu._gain("graph", "size", {"encoder": "gin"}, SIZES, DEVICE) > 0
+    run_seconds = gpu._timer("graph", "size", {"encoder": "gin"}, SIZES, DEVICE, tmp_path)
+    assert gpu._gain(run_seconds, SIZES, "auto") > 0
 
 
 def test_cases_and_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "step_seconds", lambda *values: 0.01 if values[-1] == "auto" else 0.02)
-    monkeypatch.setattr(gpu, "_gain", lambda kind, *_: {"text": 5.0, "graph": 3.0}[kind])
-    assert [result.ratio for result in gpu.run(DEVICE)] == [10, 0.5, 10, 0.5, 5, 3]
+
+    def timer(kind: str, *_):
+        alone = {"auto": 5.0 if kind == "text" else 3.0, "off": 12.0}
+        return lambda jobs, count, mode: alone[mode] if jobs == 1 else 1.0
+
+    monkeypatch.setattr(gpu, "_timer", timer)
+    assert [result.ratio for result in gpu.run(DEVICE)] == [10, 0.5, 10, 0.5, 5, 12, 3]
     assert all(result.ok for result in gpu.run(DEVICE))  # without targets on a CPU

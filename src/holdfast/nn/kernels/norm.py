@@ -16,6 +16,7 @@ FEW_ROWS = 32  # of a tile of `_statistics`, which holds no second input
 PROGRAMS = 1024  # of a sum over rows, about 8 per multiprocessor of a large GPU
 PIECES, NARROW = 128, 16  # chunks and columns of a tile of a final sum
 TOKENS = 4  # rows of a tile of layer normalisation, which holds complete rows
+TOKEN_PROGRAMS, MIN_TOKENS = 528, 16  # of its backward pass: programs at most, and rows of each at least
 
 
 def batch_statistics(x: Tensor, running: tuple[Tensor, Tensor], eps: float, momentum: float) -> tuple[Tensor, Tensor]:
@@ -94,7 +95,7 @@ def layer_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of x, weight and bias from those of the two results of `layer_norm`, one of which exists."""
     m, c = x.shape
-    each = TOKENS * ceil_div(ceil_div(m, TOKENS), PROGRAMS)
+    each = max(MIN_TOKENS, TOKENS * ceil_div(ceil_div(m, TOKENS), TOKEN_PROGRAMS))
     chunks = ceil_div(m, each)
     by_x, sums = torch.empty_like(x), x.new_empty(chunks, 2, c, dtype=torch.float32)
     by_weight, by_bias = x.new_empty(2, c, dtype=torch.float32).unbind(0)
