@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -102,9 +103,10 @@ def _progress_lines() -> ProgressListener:
             self.current, self.steps, self.length, self.encoded = "", 0, 0, ""
             self.preparing = "preparing"
             self.left: Any = lambda: None
+            self.say_once = cache(say)  # several comparisons of one command may note the same
 
         def note(self, sentence: str) -> None:
-            say(sentence)
+            self.say_once(sentence)
 
         def estimating(self) -> None:
             self.total, self.current, self.encoded, self.left = 0, "", "", lambda: None
@@ -202,9 +204,10 @@ def progress(quiet: bool) -> Iterator[ProgressListener]:
             def __init__(self) -> None:
                 self.runs = self.run = self.encode = None
                 self.workers: dict[str, Any] = {}
+                self.say_once = cache(say)
 
             def note(self, sentence: str) -> None:
-                say(sentence)
+                self.say_once(sentence)
 
             def searching(self, name: str) -> None:
                 if self.run is None:

@@ -8,7 +8,7 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli import main
+from holdfast.cli import console, main
 from holdfast.cli.console import fail, print_json, say, show
 
 NAME = "[red]x[/red] :smile: \x1b[31mred"
@@ -69,3 +69,10 @@ def test_failure_is_one_short_line_and_exit_code_2(monkeypatch, capsys, as_json)
     assert message.startswith("row 3 has 'aaa")
     assert message.endswith(f" where {SHOWN} belongs")
     assert len(message) < 1000
+
+
+def test_a_note_is_printed_once_per_command(capsys):
+    listener = console._progress_lines()
+    for sentence in ("2 rows repeat", "2 rows repeat", "3 rows repeat"):
+        listener.note(sentence)
+    assert capsys.readouterr().err.splitlines() == ["2 rows repeat", "3 rows repeat"]
