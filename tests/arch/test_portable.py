@@ -14,7 +14,10 @@ ROOT = Path(holdfast.__file__).parent
 POSIX = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "posix", "readline", "curses"}
 FUNCTIONS = {f"os.{name}" for name in ("fork", "killpg", "getpgid", "setsid", "getuid", "statvfs")}
 FUNCTIONS |= {f"signal.{name}" for name in ("SIGKILL", "SIGALRM", "SIGHUP", "SIGUSR1")}
-GUARDED = {"bench/engines.py"}  # starts and kills a cluster of Ray, whose nodes run on Linux
+GUARDED = {
+    "bench/engines.py",  # starts and kills a cluster of Ray, whose nodes run on Linux
+    "run/template.py",  # forks workers on Linux only
+}
 
 # other packages may import these modules, since they have their own versions for each system
 SIMULATION = """

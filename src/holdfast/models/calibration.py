@@ -17,6 +17,7 @@ from sklearn.covariance import ledoit_wolf
 from torch import Tensor
 
 from holdfast.core.checkpoint import load_tree, save_tree
+from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
 from holdfast.core.seeds import derive
 from holdfast.core.tape import Tape, tape
@@ -195,6 +196,14 @@ def observations(values: Tensor, count: int) -> Observations:
     """Separate what `observer` returned for n examples of a network with `count` outputs."""
     outputs, features, entropy = np.split(values.numpy(), [count, values.shape[1] - 1], axis=1)
     return Observations(outputs, features, None if np.isnan(entropy).any() else entropy[:, 0])
+
+
+def check_finite(values: np.ndarray) -> None:
+    """Raise if the network returned NaN or inf."""
+    wrong = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    if len(wrong):
+        fix = "check for extreme values or remove the example"
+        raise BadInput(f"example {wrong[0] + 1} of {len(values)} gives NaN or inf in the network: {fix}")
 
 
 def fit_calibration(

@@ -18,7 +18,8 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.load import load_data
 from holdfast.data.raw import Raw
 from holdfast.data.readers.memory import Source
-from holdfast.models.saved import RECALL, SavedModel, load_model, member_folders
+from holdfast.models.saved import RECALL, SavedModel, load_model
+from holdfast.models.shared import member_folders
 from holdfast.nn.memory.recall import T3A, Recall, save_recall
 from holdfast.run.workspace import choose_device
 
@@ -54,7 +55,8 @@ def change_memory(
             labelled = len(dataset) > 0 and (dataset.y >= 0).all()
             y = with_classes(dataset, saved.classes).y if labelled or not is_t3a else None
             added = add_examples(saved, dataset.raw, y, device=device)
-        for path, member in zip(member_folders(folder, saved), (each for _, each in saved.all_members), strict=True):
+        folders = member_folders(folder, len(saved.members))
+        for path, member in zip(folders, (each for _, each in saved.all_members), strict=True):
             if member.model.recall is not None:
                 save_recall(path / RECALL, member.model.recall)
         return MemoryChange(added, deleted, max(len(recall) for _, recall in recalls))

@@ -28,7 +28,7 @@ from holdfast.data.readers.forms import from_json as forms_from_json
 from holdfast.data.readers.forms import to_json as forms_to_json
 from holdfast.data.sample import Sample, load_sample, save_sample
 from holdfast.data.splits import HeldOut
-from holdfast.models.calibration import Calibration, observations, observer, probabilities, temperature_of
+from holdfast.models.calibration import Calibration, check_finite, observations, observer, probabilities, temperature_of
 from holdfast.models.card import card
 from holdfast.models.config import (
     AGAIN,
@@ -225,10 +225,10 @@ class SavedModel:
         if values is None:
             return Outputs(np.zeros((0, count)), np.zeros(0) if self.calibration is not None else None, None)
         if self.calibration is None:
-            _check_finite(values.numpy())
+            check_finite(values.numpy())
             return Outputs(values.numpy(), None, None)
         observed = observations(values, count)
-        _check_finite(np.concatenate([observed.outputs, observed.features], axis=1))
+        check_finite(np.concatenate([observed.outputs, observed.features], axis=1))
         foreign = self.calibration.foreign.percentiles(observed.features)
         return Outputs(observed.outputs, foreign, self.calibration.undecided(observed.entropy), observed.features)
 
@@ -377,20 +377,6 @@ class Member(NamedTuple):
 def member_names(saved: SavedModel) -> dict[str, str]:
     """Return method, encoder and neck of a model."""
     return {name: str(saved.record.spec[name]) for name in ("method", "encoder", "neck")}
-
-
-def _check_finite(values: np.ndarray) -> None:
-    """Raise if the network returned NaN or inf."""
-    wrong = np.flatnonzero(~np.isfinite(values).all(axis=1))
-    if len(wrong):
-        fix = "check for extreme values or remove the example"
-        raise BadInput(f"example {wrong[0] + 1} of {len(values)} gives NaN or inf in the network: {fix}")
-
-
-def member_folders(folder: Path, saved: SavedModel) -> list[Path]:
-    """Return the folders of the network and of its further members, in the current version."""
-    folder = current_folder(folder)
-    return [member_folder(folder, number) for number in range(len(saved.members) + 1)]
 
 
 def check_folder(folder: Path) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from holdfast.core.checkpoint import load_tensors, state_digest
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
+from holdfast.models.versions import current_folder
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.engagement import mechanisms
 from holdfast.nn.graft.insert import Attachable
@@ -172,3 +173,9 @@ def together(functions: Sequence[Callable[[Encode], Encode]], model: Model) -> E
         return torch.cat([function(lambda _: z)(x) for function in functions], dim=1)
 
     return compute
+
+
+def member_folders(folder: Path, count: int) -> list[Path]:
+    """Return the folders of a network and of its `count` further members, in the current version."""
+    folder = current_folder(folder)
+    return [member_folder(folder, number) for number in range(count + 1)]

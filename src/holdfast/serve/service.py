@@ -12,7 +12,8 @@ from holdfast.core.errors import BadInput
 from holdfast.core.table import row_schema
 from holdfast.models.conformal import calibrate, coverage_table
 from holdfast.models.outputs import answers as answers_of
-from holdfast.models.saved import RECALL, SavedModel, load_model, member_folders
+from holdfast.models.saved import RECALL, SavedModel, load_model
+from holdfast.models.shared import member_folders
 from holdfast.models.versions import current_folder
 from holdfast.run.cost import code_version
 from holdfast.run.workspace import choose_device
@@ -83,7 +84,7 @@ class Service:
 
     def _stored(self) -> list[int]:
         """Return when the stored examples of the model changed last; empty without any."""
-        paths = [folder / RECALL for folder in member_folders(self.folder, self.saved)]
+        paths = [folder / RECALL for folder in member_folders(self.folder, len(self.saved.members))]
         return [path.stat().st_mtime_ns for path in paths if path.is_file()]
 
     def _columns(self) -> dict[str, Any]:
