@@ -54,8 +54,10 @@ class CapturedPrediction:
         self.replays = 0
 
     def __call__(self, x: Inputs) -> Tensor:
-        first = x if isinstance(x, Tensor) else x.ids if isinstance(x, Tokens) else None
-        if first is None or self.failed or not 0 < len(first) <= MAX_ROWS or not self.possible(first):
+        if self.failed or not isinstance(x, Tensor | Tokens) or not 0 < len(x) <= MAX_ROWS:
+            return self.function(x)
+        first = x if isinstance(x, Tensor) else x.ids
+        if not self.possible(first):
             return self.function(x)
         padded = self._padded(x)
         tensors = _tensors(padded)
