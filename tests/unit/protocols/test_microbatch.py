@@ -1,6 +1,7 @@
 """Microbatches give the update of the complete batch when the device runs out of memory."""
 
 import logging
+from functools import partial
 
 import pytest
 import torch
@@ -119,7 +120,7 @@ def test_out_of_memory_between_accumulated_batches_is_an_error(monkeypatch):
 def test_out_of_memory_on_a_gpu():
     network = nn.Sequential(*[nn.Sequential(nn.Linear(1024, 1024), nn.ReLU()) for _ in range(40)])
     model = Model(network, nn.Identity(), nn.Linear(1024, 2)).to("cuda")
-    method = ERM(model, task=Classify(), optimizer=lambda p: Optimizer(OptimizerSettings(optimizer="sgd"), p))
+    method = ERM(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(optimizer="sgd")))
     x, y = torch.randn(16384, 1024, device="cuda"), torch.zeros(16384, dtype=torch.long, device="cuda")
     room = torch.cuda.memory_allocated() + 2**30  # the activations of all layers need 5 GiB
     torch.cuda.empty_cache()

@@ -139,7 +139,8 @@ class GeneralEncoder(nn.Module):
         """(b, t, d) states after each of these layers, in their order."""
         if self.frozen is None:
             return self._run(x, layers)
-        self.frozen.module.to(x.ids.device)  # another model that shares it may have moved it
+        if next(self.frozen.module.parameters()).device != x.ids.device:
+            self.frozen.module.to(x.ids.device)  # another model that shares it may have moved it
         with torch.no_grad():  # not inference_mode: the reading layers save these states for their backward pass
             return self._cached_states(self.frozen, x, tuple(layers)) if self.cache else self._run(x, layers)
 
@@ -152,7 +153,7 @@ class GeneralEncoder(nn.Module):
     def _cached_states(self, frozen: FrozenModule, x: Tokens, layers: tuple[int, ...]) -> list[Tensor]:
         (b, t), device = x.ids.shape, x.ids.device
         dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
-        ids, types, sizes = x.ids.cpu(), None if x.types is None else x.types.cpu(), x.mask.sum(1).tolist()
+        ids, types, sizes = x.ids.cpu(), None if x.types is None else x.types.cpu(), x.mask.cpu().sum(1).tolist()
         texts: list[Tensor] = []
         for i, n in enumerate(sizes):
             tokens = ids[i, :n].numpy().tobytes(), b"" if types is None else types[i, :n].numpy().tobytes()
@@ -169,8 +170,7 @@ class GeneralEncoder(nn.Module):
                     frozen.bytes += states.nbytes
             texts.append(states)
         padded = texts[0].new_zeros(len(layers), b, t, self.width)
-        for i, states in enumerate(texts):
-            padded[:, i, : states.shape[1]] = states
+        torch._foreach_copy_([padded[:, i, : states.shape[1]] for i, states in enumerate(texts)], texts)
         return list(padded)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.core.inputs import Tokens
 
@@ -35,6 +35,14 @@ def packable(module: Any) -> bool:
     """Whether a transformer accepts packed texts."""
     types = (*FROM_ZERO, *AFTER_PADDING)
     return module.config.model_type in types and getattr(module.config, "_attn_implementation", None) == "sdpa"
+
+
+def is_unchanged(module: nn.Module) -> bool:
+    """Whether a transformer has only modules of its library: memories, experts and adapters may need one text per row."""
+    return all(
+        type(each).__module__.startswith(("torch.", "transformers.")) and not each._forward_hooks
+        for each in module.modules()
+    )
 
 
 def worth_packing(x: Tokens) -> bool:

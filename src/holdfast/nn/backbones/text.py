@@ -22,7 +22,7 @@ from holdfast.core.tape import exporting
 from holdfast.nn.backbones import pretrained
 from holdfast.nn.backbones.base import Backbone, fingerprint
 from holdfast.nn.backbones.companion import Companion
-from holdfast.nn.backbones.packing import pack, packable, unpack, worth_packing
+from holdfast.nn.backbones.packing import is_unchanged, pack, packable, unpack, worth_packing
 from holdfast.nn.backbones.positions import states_at, tokenize
 from holdfast.nn.backbones.template import Template, resolve
 from holdfast.nn.experts.graft import configure_experts
@@ -191,9 +191,10 @@ class TextEncoder(Backbone):
 
     def _packs(self, x: Tokens) -> bool:
         """Whether a batch is evaluated with several texts per row."""
-        plain = self.soft is None and self.companion is None and self.settings["experts"] is None
+        if not self.packing or self.soft is not None or self.companion is not None or not worth_packing(x):
+            return False
         evaluated = not self.training and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        return self.packing and plain and evaluated and not exporting() and worth_packing(x)
+        return evaluated and not exporting() and is_unchanged(self.module)
 
     def _packed_states(self, x: Tokens, padded: Callable[[], Tensor]) -> Tensor:
         """(b, t, d) states by packing; the first batch is compared with a padded one, in case of other versions."""

@@ -15,7 +15,7 @@ from holdfast.core.kernels import ceil_div, kernel, launch, power_of_two
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # one program holds in registers: a row of scores, the scores or pair sums it selects from, a table row
 MAX_SLOTS, MAX_CANDIDATES, MAX_WIDTH = 16384, 4096, 2048
-SEGMENTS = 1  # per program; several segments wait for the longest (this and all tile sizes measured on an H200)
+SEGMENTS = 8  # per program, because starting a program takes as long as one segment (measured on an H200)
 
 
 def softmax_sum(scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,11 +79,15 @@ def top_scores(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def top_sums(values: Tensor, indices: Tensor, k: int) -> Tensor:
-    """Return the indices (2, r, k) of the k largest of all k x k sums of two lists (2, r, k) of values and indices."""
+    """Return the indices (2, r, k) of the k largest of all k x k sums of two lists (2, r, k) of values and indices.
+
+    Both lists are sorted in place. The pair of the i-th and j-th best, counted from 1, has i j - 1 other pairs that are
+    at least as good, so pairs with i j > k are not needed.
+    """
     r = values.shape[1]
     chosen = torch.empty(2, r, k, dtype=torch.int64, device=values.device)
-    side = power_of_two(k)
-    launch(_top_sums, (r,), (values, indices, chosen), k, SIDE=side, num_warps=max(1, side * side // 1024))
+    bits = max(1, (k - 1).bit_length())
+    launch(_top_sums, (r,), (values, indices, chosen), k, BITS=bits, LEVELS=power_of_two(bits + 1), num_warps=1)
     return chosen
 
 
@@ -118,17 +122,38 @@ def _top_scores(scores, values, indices, n, k, SIZE: tl.constexpr, LOW: tl.const
 
 
 @kernel
-def _top_sums(values, indices, chosen, k, SIDE: tl.constexpr):
+def _top_sums(values, indices, chosen, k, BITS: tl.constexpr, LEVELS: tl.constexpr):
+    """Pairs per level: those of the best 2^level to 2^(level + 1) - 1 with the 2^(BITS - level) best of the other list."""
     first = tl.program_id(0).to(tl.int64) * k
     second = first + tl.num_programs(0).to(tl.int64) * k
-    pair = tl.arange(0, SIDE * SIDE)
-    i, j = pair // SIDE, pair % SIDE
-    real = (i < k) & (j < k)
+    _sort(values + first, indices + first, k, 1 << BITS)
+    _sort(values + second, indices + second, k, 1 << BITS)
+    tl.debug_barrier()  # what other threads of this program wrote is read now
+    pair = tl.arange(0, LEVELS << BITS)
+    level, within = pair >> BITS, pair & ((1 << BITS) - 1)
+    most = tl.maximum(BITS - level, 0)  # bits of j
+    i, j = (1 << level) - 1 + (within >> most), within & ((1 << most) - 1)
+    real = (level <= BITS) & (i < k) & (j < k)
     total = tl.load(values + first + i, mask=real, other=0) + tl.load(values + second + j, mask=real, other=0)
     selected = _is_top(tl.where(real, _rank(total), 0), k, 32)
     to = tl.cumsum(selected.to(tl.int32), 0) - 1
     tl.store(chosen + first + to, tl.load(indices + first + i, mask=selected, other=0).to(tl.int64), mask=selected)
     tl.store(chosen + second + to, tl.load(indices + second + j, mask=selected, other=0).to(tl.int64), mask=selected)
+
+
+@kernel
+def _sort(values, indices, k, SIDE: tl.constexpr):
+    """Sort values in descending order, and their indices with them; among equals the first stays first."""
+    i = tl.arange(0, SIDE)
+    value = tl.load(values + i, mask=i < k, other=0)
+    index = tl.load(indices + i, mask=i < k, other=0)
+    rank = tl.where(i < k, _rank(value), 0)
+    mine, theirs = rank[:, None], rank[None, :]
+    ahead = (theirs > mine) | ((theirs == mine) & (i[None, :] < i[:, None]))
+    to = tl.sum(ahead.to(tl.int32), 1)
+    tl.debug_barrier()
+    tl.store(values + to, value, mask=i < k)
+    tl.store(indices + to, index, mask=i < k)
 
 
 def gather(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
@@ -171,7 +196,7 @@ def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, *, spa
     grad_rows = table.new_empty(segments, d)
     launch(_segments, (ceil_div(segments, SEGMENTS),),
         (table, grad, order, weights, chosen, starts, ends, grad_rows, grad_weights), segments, k, d,
-        SPARSE=sparse, SEGMENTS=SEGMENTS, COLS=power_of_two(d), num_warps=1,
+        SPARSE=sparse, SEGMENTS=SEGMENTS, COLS=power_of_two(d), num_warps=2,
     )  # fmt: skip
     if not sparse:
         return grad_rows, grad_weights
@@ -228,27 +253,24 @@ def _segments(
     table, grad, order, weights, chosen, starts, ends, grad_rows, grad_weights, segments, k, d,
     SPARSE: tl.constexpr, SEGMENTS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """One program per SEGMENTS segments: reads their rows once, and all gradients that reach them."""
-    s = tl.program_id(0).to(tl.int64) * SEGMENTS + tl.arange(0, SEGMENTS)
-    start = tl.load(starts + s, mask=s < segments, other=0)
-    end = tl.load(ends + s, mask=s < segments, other=0)
-    row = s
-    if SPARSE:
-        row = tl.load(chosen + s, mask=s < segments, other=0).to(tl.int64)
-    cols = tl.arange(0, COLS)[None, :]
-    read = (end > start)[:, None] & (cols < d)
-    value = tl.load(table + row[:, None] * d + cols, mask=read, other=0).to(tl.float32)
-    total = tl.zeros((SEGMENTS, COLS), tl.float32)
-    longest = tl.max(end - start, 0)
-    for j in range(longest):
-        inside = start + j < end
-        choice = tl.load(order + start + j, mask=inside, other=0)
-        weight = tl.load(weights + choice, mask=inside, other=0).to(tl.float32)
-        at = (choice // k)[:, None] * d + cols
-        g = tl.load(grad + at, mask=inside[:, None] & (cols < d), other=0).to(tl.float32)
-        tl.store(grad_weights + choice, tl.sum(g * value, 1), mask=inside)
-        total += weight[:, None] * g
-    tl.store(grad_rows + s[:, None] * d + cols, total, mask=(s < segments)[:, None] & (cols < d))
+    """One program per SEGMENTS segments in turn: reads each row once, and all gradients that reach it."""
+    first = tl.program_id(0).to(tl.int64) * SEGMENTS
+    cols = tl.arange(0, COLS)
+    inside = cols < d
+    for s in range(first, tl.minimum(first + SEGMENTS, segments)):
+        start, end = tl.load(starts + s), tl.load(ends + s)
+        row = s
+        if SPARSE:
+            row = tl.load(chosen + s).to(tl.int64)
+        value = tl.load(table + row * d + cols, mask=inside & (end > start), other=0).to(tl.float32)
+        total = tl.zeros((COLS,), tl.float32)
+        for j in range(start, end):
+            choice = tl.load(order + j)
+            weight = tl.load(weights + choice).to(tl.float32)
+            g = tl.load(grad + (choice // k) * d + cols, mask=inside, other=0).to(tl.float32)
+            tl.store(grad_weights + choice, tl.sum(g * value, 0))
+            total += weight * g
+        tl.store(grad_rows + s * d + cols, total, mask=inside)
 
 
 def adam_rows(

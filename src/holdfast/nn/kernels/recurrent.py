@@ -1,19 +1,39 @@
-"""Kernels of one LSTM or GRU step after its matrix products: one pass forward, one pass backward.
+"""Kernels of one LSTM or GRU step: its matrix products, and one pass forward and one backward after them.
 
-a rows of a step, g directions, h hidden units. Every tensor is (g, a, ..) with contiguous rows; it may be a slice of a
-longer tensor.
+a rows of a step, g directions, h hidden units, k and n rows and columns of a matrix. Every tensor is (g, a, ..); of
+cells its rows are contiguous, and it may be a slice of a longer tensor.
 """
 
+import math
 from typing import Any
 
 import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.core.kernels import ceil_div, kernel, launch
+from holdfast.core.kernels import ceil_div, kernel, launch, power_of_two
 
 DTYPES = (torch.float32,)
 SIZE = 128
+# tiles of a product, measured on an H200: a step has few rows, so that narrow tiles occupy more of the GPU
+MAX_ROWS, COLS, DEPTH, WARPS, STAGES = 32, 16, 64, 2, 4
+VECTOR = 4  # numbers that are read at once, where all sizes are multiples of it
+
+
+def product(x: Tensor, weight: Tensor, out: Tensor, add: Tensor | None = None) -> None:
+    """Write x (g, a, k) times weight (g, k, n), plus `add`, to `out` (g, a, n); `add` and `out` may be the same.
+
+    Numbers are split into three of lower precision for the tensor cores, which is as exact as fp32 up to rounding.
+    """
+    (g, a, k), n = x.shape, weight.shape[2]
+    tensors = (x, weight, out if add is None else add, out)
+    assert all(tensor.stride(2) == 1 for tensor in tensors), "columns must be contiguous"
+    sizes = (k, n, *(stride for tensor in tensors for stride in tensor.stride()[:2]))
+    unit = math.gcd(VECTOR, *sizes)
+    rows = min(MAX_ROWS, max(16, power_of_two(a)))
+    launch(_product, (ceil_div(n, COLS), ceil_div(a, rows), g), tensors, a, *(size // unit for size in sizes),
+        UNIT=unit, ADD=add is not None, ROWS=rows, COLS=COLS, DEPTH=DEPTH, num_warps=WARPS, num_stages=STAGES,
+    )  # fmt: skip
 
 
 def lstm(sums: Tensor, h: Tensor, inner: Tensor, inner_before: Tensor) -> None:
@@ -45,6 +65,31 @@ def _launch(function: Any, h: Tensor, *tensors: Tensor) -> None:
     g, a, width = h.shape
     strides = (tensor.stride(0) for tensor in tensors)
     launch(function, (g * a, ceil_div(width, SIZE)), tensors, a, width, *strides, SIZE=SIZE)
+
+
+@kernel
+def _product(
+    x, weight, add, out, a, k, n, x_g, x_a, weight_g, weight_k, add_g, add_a, out_g, out_a,
+    UNIT: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """One program per tile of columns and rows of a direction; sizes and strides are counted in units."""
+    k, n, x_a, weight_k = k * UNIT, n * UNIT, x_a * UNIT, weight_k * UNIT
+    x_g, weight_g, add_g, add_a = x_g * UNIT, weight_g * UNIT, add_g * UNIT, add_a * UNIT
+    out_g, out_a = out_g * UNIT, out_a * UNIT
+    g = tl.program_id(2).to(tl.int64)
+    rows = (tl.program_id(1) * ROWS + tl.arange(0, ROWS))[:, None]
+    cols = (tl.program_id(0) * COLS + tl.arange(0, COLS))[None, :]
+    depth = tl.arange(0, DEPTH)
+    inside = (rows < a) & (cols < n)
+    total = tl.zeros((ROWS, COLS), tl.float32)
+    if ADD:
+        total += tl.load(add + g * add_g + rows * add_a + cols, mask=inside, other=0)
+    for first in range(0, k, DEPTH):
+        across, down = (first + depth)[None, :], (first + depth)[:, None]
+        left = tl.load(x + g * x_g + rows * x_a + across, mask=(rows < a) & (across < k), other=0)
+        right = tl.load(weight + g * weight_g + down * weight_k + cols, mask=(down < k) & (cols < n), other=0)
+        total = tl.dot(left, right, total, input_precision="tf32x3")
+    tl.store(out + g * out_g + rows * out_a + cols, total, mask=inside)
 
 
 @kernel

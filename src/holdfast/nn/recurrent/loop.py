@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from holdfast.core.kernels import fused, fused_kernels
 from holdfast.core.tape import is_recording
 from holdfast.nn.cuda_graphs import GRAPH_LOCK, CapturedPasses, GraphCache, can_capture, capture_key, copy_out
 from holdfast.nn.recurrent.cells import BLOCKS, Cell
@@ -101,7 +102,8 @@ def _captured_passes(tensors: Tensors, cell: Cell, schedule: Schedule) -> Captur
     present = [tensor for tensor in tensors if tensor is not None]
 
     def forward(*inputs: Tensor) -> tuple[Any, ...]:
-        return run_forward(_substitute(tensors, inputs), cell, schedule)
+        with fused_kernels():
+            return run_forward(_substitute(tensors, inputs), cell, schedule)
 
     return _graphs.find((*capture_key(present[0]), cell, schedule, shapes), lambda: CapturedPasses(forward, present))
 
@@ -112,8 +114,12 @@ def _replay_backward(ctx: Any, tensors: Tensors, needs: Sequence[bool], grad: Te
         passes.forward([tensor for tensor in tensors if tensor is not None])
         ctx.replays = passes.replays
     inputs, trace = _substitute(tensors, passes.captured.inputs), Trace(*passes.captured.outputs)
-    gradients = passes.backward(needs, lambda grad: run_backward(grad, inputs, trace, cell, schedule, needs), (grad,))
-    return copy_out(gradients)
+
+    def backward(grad: Tensor) -> list[Tensor | None]:
+        with fused_kernels():
+            return run_backward(grad, inputs, trace, cell, schedule, needs)
+
+    return copy_out(passes.backward(needs, backward, (grad,)))
 
 
 def _substitute(tensors: Tensors, inputs: Sequence[Tensor]) -> Tensors:
@@ -164,18 +170,18 @@ def run_forward(tensors: Tensors, cell: Cell, schedule: Schedule, *, save: bool 
         if before is None and start is None:
             sums = sums.contiguous()
         elif cell.by_state == slice(0, BLOCKS):
-            sums = torch.baddbmm(sums, h, weights.by_state)
+            sums = _product(h, weights.by_state, sums)
         else:
             sums = sums.contiguous()
-            sums[..., by_state].baddbmm_(h, weights.by_state)
+            _add_product(sums[..., by_state], h, weights.by_state)
         if weights.slots and step.read is not None:
-            share = torch.bmm(h, keys_t).softmax(-1)
+            share = _product(h, keys_t).softmax(-1)
             if folded is None:
-                content = torch.bmm(share, weights.values)
-                sums[..., by_input].baddbmm_(content, weights.by_content)
+                content = _product(share, weights.values)
+                _add_product(sums[..., by_input], content, weights.by_content)
                 contents += [content] if save else []
             else:
-                sums[..., by_input].baddbmm_(share, folded)
+                _add_product(sums[..., by_input], share, folded)
             read += [share] if save else []
         cell.forward(sums, states[:, step.now], inner[:, step.now], h, c)
         if save:
@@ -212,20 +218,20 @@ def run_backward(
         if earlier is None:  # without an initial state the scores of the first step are constant
             to_before = None
         elif adds_in_place:
-            to_before = earlier.baddbmm_(out[..., by_state], to_state)
+            to_before = _add_product(earlier, out[..., by_state], to_state)
         else:
-            to_before = torch.bmm(out[..., by_state], to_state)
+            to_before = _product(out[..., by_state], to_state)
         if weights.slots and step.read is not None:
             if to_share_at_once is None:
-                grad_contents.insert(0, torch.bmm(out[..., by_input], to_content))
+                grad_contents.insert(0, _product(out[..., by_input], to_content))
             if to_before is not None:
                 if to_share_at_once is None:
-                    grad_share = torch.bmm(grad_contents[0], to_share)
+                    grad_share = _product(grad_contents[0], to_share)
                 else:
-                    grad_share = torch.bmm(out[..., by_input], to_share_at_once)
+                    grad_share = _product(out[..., by_input], to_share_at_once)
                 grad_score = torch._softmax_backward_data(grad_share, read[:, step.read], -1, grad_share.dtype)
                 grad_scores.insert(0, grad_score)
-                to_before.baddbmm_(grad_score, weights.keys)
+                _add_product(to_before, grad_score, weights.keys)
         if earlier is not None and to_before is not None:
             if direct is not None:
                 to_before.add_(direct)
@@ -249,6 +255,25 @@ def run_backward(
         lambda: read.mT @ torch.cat(grad_contents, 1),
     )
     return [gradient() if need else None for gradient, need in zip(gradients, needs, strict=True)]
+
+
+def _product(x: Tensor, weight: Tensor, add: Tensor | None = None) -> Tensor:
+    """Return x (g, a, k) times weight (g, k, n), plus `add`, by a kernel inside `fused_kernels`."""
+    fast = fused("recurrent", x)
+    if fast is None:
+        return torch.bmm(x, weight) if add is None else torch.baddbmm(add, x, weight)
+    out = x.new_empty(*x.shape[:2], weight.shape[2])
+    fast.product(x, weight, out, add)
+    return out
+
+
+def _add_product(sums: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """Add x (g, a, k) times weight (g, k, n) to the sums, as `_product` does, and return them."""
+    fast = fused("recurrent", x)
+    if fast is None:
+        return sums.baddbmm_(x, weight)
+    fast.product(x, weight, sums, sums)
+    return sums
 
 
 def _columns(blocks: slice, width: int) -> slice:

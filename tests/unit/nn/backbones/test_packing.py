@@ -95,3 +95,20 @@ def test_few_texts_are_not_worth_packing(encoder) -> None:
 def test_networks_with_relative_positions_are_not_packed(tmp_path: Path) -> None:
     encoder = TextEncoder.build(lambda: None, name=str(tiny.tiny_mpnet(tmp_path / "mpnet")), length=32)
     assert not packable(encoder.module)
+
+
+@pytest.mark.parametrize("change", ["module", "hook"])
+def test_changed_networks_are_not_packed(encoder, packs, change: str) -> None:
+    class Watched(torch.nn.Dropout):
+        """A module that is not of torch or transformers."""
+
+    x = inputs(encoder, TEXTS)
+    with torch.no_grad():
+        encoder.states(x)
+        packs.clear()
+        if change == "module":
+            encoder.module.embeddings.dropout = Watched().eval()
+        else:
+            encoder.module.embeddings.register_forward_hook(lambda *_: None)
+        encoder.states(x)
+    assert not packs

@@ -1,5 +1,8 @@
 """In-place cell steps equal the differentiable step and its gradient, on every device."""
 
+import importlib.util
+import os
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -7,6 +10,7 @@ from torch.testing import assert_close
 from holdfast.nn.recurrent.cells import BLOCKS, CELLS
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
 G, A, H, LONGER = 2, 3, 150, 7  # directions, rows of the step, units, rows of the tensors that the step is a slice of
 
 
@@ -43,3 +47,23 @@ def test_step_and_backward_equal_the_differentiable_step(name, device):
         assert_close(straight, by_was, rtol=1e-5, atol=1e-5)
     if cell.inner_blocks:
         assert_close(by_inner, by_c, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", [GPU, *(["cpu"] if INTERPRETED else [])])
+@pytest.mark.parametrize("columns", [8, 75])
+@pytest.mark.parametrize("rows", [1, 40])
+def test_products_of_slices(rows, columns, device):
+    """With and without sums to add to, for aligned and unaligned sizes."""
+    from holdfast.nn.kernels import recurrent
+
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(G, rows + 2, 92, generator=rng).to(device)[:, 1 : 1 + rows, 4:84]
+    weight = torch.randn(G, 80, columns, generator=rng).to(device)
+    sums = torch.randn(G, rows, 2 * columns, generator=rng).to(device)
+    expected = torch.bmm(x.double(), weight.double()).float()
+    recurrent.product(x, weight, sums[..., :columns])
+    assert_close(sums[..., :columns], expected, rtol=1e-5, atol=1e-5)
+    changed = sums.clone()
+    recurrent.product(x, weight, changed[..., columns:], sums[..., columns:])
+    assert_close(changed[..., columns:], sums[..., columns:] + expected, rtol=1e-5, atol=1e-5)
+    assert_close(changed[..., :columns], sums[..., :columns], rtol=0, atol=0)
