@@ -57,8 +57,8 @@ class Sizes:
     warmup: int = 8  # steps before timing, in which a step is captured
     steps: int = 30
     at_once: int = 15
-    runs: int = 60  # at once
-    few: int = 10  # one after another
+    runs: int = 45  # at once
+    few: int = 6  # one after another
     run_steps: int = 300
     text: str = "minilm"
     rows: int = 400  # per domain

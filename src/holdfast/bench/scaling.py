@@ -36,7 +36,7 @@ from holdfast.tasks.classify import Classify
 WIDTH, HIDDEN, ROUNDS = 256, 512, 5
 STEPS, BATCHES, DOMAINS = (100, 200, 400, 800), (128, 256, 512, 1024), (2, 4, 8, 16)
 SLOTS, EXPERTS, QUERIES = (256, 512, 1024, 2048), (2, 4, 8, 16), 512
-JOBS, RUNS = (1, 2, 4), {"cpu": 16, "cuda": 96}  # runs of a GPU: starting its workers takes seconds
+JOBS, RUNS = (1, 2, 4), {"cpu": 16, "cuda": 48}  # runs of a GPU: starting its workers takes seconds
 AT_MOST = 1.15  # target of costs that should be proportional
 
 

@@ -11,7 +11,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
@@ -23,7 +22,7 @@ from holdfast.protocols.resume import stop_all_if_requested, stop_at_signal, sto
 from holdfast.record import RunRecord
 from holdfast.run.gpu_memory import Capacity
 from holdfast.run.jobs import MAX_ATTEMPTS, Job, Keep, Outcomes, cache_inputs, keep_all, run_job, worker_workspace
-from holdfast.run.mps import mps_daemon
+from holdfast.run.mps import mps_daemon, with_share
 from holdfast.run.progress import ProgressListener
 from holdfast.run.template import Template
 from holdfast.run.workspace import Workspace
@@ -92,7 +91,10 @@ def _in_workers(
     template = _template(jobs, threads)  # imports while this process fills the cache
     try:
         shared = worker_workspace(jobs, workspace, threads=threads)
-        start = partial(_Worker, shared, variables=variables, template=template)
+
+        def start(index: int, workers: int) -> _Worker:
+            return _Worker(shared, index, variables=with_share(variables, workers), template=template)
+
         yield from _distribute(jobs, start, workspace, watch=watch, count=count, keep=keep, measured=measured)
     finally:
         if template is not None:
@@ -100,10 +102,10 @@ def _in_workers(
 
 
 def _distribute(
-    jobs: Sequence[Job], start: Callable[[int], _Worker], workspace: Workspace, *, watch: ProgressListener,
+    jobs: Sequence[Job], start: Callable[[int, int], _Worker], workspace: Workspace, *, watch: ProgressListener,
     count: int, keep: Keep, measured: bool,
 ) -> Outcomes:  # fmt: skip
-    """Give jobs to workers as they become free and yield the outcomes; `start` starts the worker of an index."""
+    """Give jobs to workers as they become free and yield the outcomes; `start` starts the worker i of n."""
     waiting, deaths = deque(jobs), Counter()
     gpus = torch.cuda.device_count() if measured and workspace.device.type == "cuda" else count
     capacity = Capacity(gpus, count)
@@ -113,7 +115,7 @@ def _distribute(
             stop_if_requested()
             idle = sum(worker.job is None for worker in workers)
             for index in range(len(workers), min(capacity.count, len(workers) - idle + len(waiting))):
-                workers.append(start(index))
+                workers.append(start(index, capacity.count))
             for worker in workers:
                 while worker.job is None and waiting:
                     if keep(waiting[0]):
@@ -129,7 +131,7 @@ def _distribute(
                     kind, content = worker.connection.recv()
                 except (EOFError, ConnectionError):
                     worker.close()
-                    workers[workers.index(worker)] = start(worker.index)
+                    workers[workers.index(worker)] = start(worker.index, capacity.count)
                     deaths[job.id] += 1
                     if deaths[job.id] >= MAX_ATTEMPTS:
                         yield job, job.worker_died()
