@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-from holdfast.bench.harness import Result
+from holdfast.bench.harness import Result, report_time
 from holdfast.data.augment import crop_boxes
 from holdfast.nn.backbones.resnet import ResNet
 from holdfast.nn.backbones.small import IMAGENET
@@ -75,22 +75,23 @@ def measure(plan: Plan) -> list[Result]:
     """Return how many times longer the reference takes; targets hold on a GPU."""
     gpu = plan.device == "cuda"
     names = [f"d{i}" for i in range(plan.domains)]
-    empty, filled, complete, reference = [], [], [], []
+    cases = ("one target", "one target, images decoded before", f"{plan.domains} targets")
+    times: dict[str, list[float]] = {case: [] for case in ("reference", *cases)}
+
+    def run_once(case: str, command: list[str], text: str = "") -> None:
+        times[case].append(_seconds(command, text, Path(plan.folder) / f"cache{i}"))
+        report_time(f"run {i + 1} of {plan.repeats}, {case}", times[case][-1])
+
     for i in range(plan.repeats):
-        cache = Path(plan.folder) / f"cache{i}"
-        reference.append(_seconds([sys.executable, "-m", "holdfast.bench.domainbed"], json.dumps(asdict(plan)), cache))
-        empty.append(_seconds(_command(plan, names[-1:], f"empty{i}"), "", cache))
-        filled.append(_seconds(_command(plan, names[-1:], f"filled{i}"), "", cache))
-        complete.append(_seconds(_command(plan, names, f"complete{i}"), "", cache))
-    one = median(reference)
+        run_once("reference", [sys.executable, "-m", "holdfast.bench.domainbed"], json.dumps(asdict(plan)))
+        for number, (case, targets) in enumerate(zip(cases, (names[-1:], names[-1:], names), strict=True)):
+            run_once(case, _command(plan, targets, f"{number}-{i}"))
+    one, *compared = (median(values) for values in times.values())
+    ratios = (one / compared[0], one / compared[1], plan.domains * one / compared[2])
     return [
-        Result("reference/compare, one target", one / median(empty), bar=3.0 if gpu else None, at_least=True),
-        Result("reference/compare, one target, images decoded before", one / median(filled), bar=None, at_least=True),
-        Result(
-            f"reference/compare, {plan.domains} targets", plan.domains * one / median(complete),
-            bar=6.0 if gpu else None, at_least=True,
-        ),
-    ]  # fmt: skip
+        Result(f"reference/compare, {case}", ratio, bar=bar if gpu else None, at_least=True)
+        for case, ratio, bar in zip(cases, ratios, (3.0, None, 6.0), strict=True)
+    ]
 
 
 def write_images(plan: Plan) -> None:

@@ -50,6 +50,13 @@ class Result:
 
 
 on_result = ScopedValue[Callable[[Result], None]]()  # called with each result as soon as it is measured
+on_time = ScopedValue[Callable[[str], None]]()  # called with the description of each measurement of some minutes
+
+
+def report_time(what: str, duration: float) -> None:
+    """Report the seconds of one of several long measurements, before the result is known."""
+    if on_time.value is not None:
+        on_time.value(f"{what}: {duration:.1f} s")
 
 
 def hardware(device: torch.device) -> str:

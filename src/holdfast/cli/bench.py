@@ -23,7 +23,7 @@ def bench(
     - `holdfast bench cache --json`
     """
     from holdfast import catalog
-    from holdfast.bench.harness import hardware, on_result
+    from holdfast.bench.harness import hardware, on_result, on_time
     from holdfast.core.errors import BadInput, unknown
     from holdfast.run.workspace import choose_device
 
@@ -31,7 +31,7 @@ def bench(
         raise BadInput(f"{unknown('bench', name, catalog.BENCHES)} `holdfast list benches` shows all")
     run_device = choose_device(device)
     measure = catalog.lookup("benches", name).load()
-    with on_result.bind(lambda r: say(f"{r.case}: {r.error or f'{r.ratio:.3f}'}")):
+    with on_result.bind(lambda r: say(f"{r.case}: {r.error or f'{r.ratio:.3f}'}")), on_time.bind(say):
         results = measure(run_device)
     if json:
         command = f"holdfast bench {name} --json --device {run_device.type}"

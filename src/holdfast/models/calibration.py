@@ -10,10 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.optimize import minimize_scalar
-from scipy.spatial.distance import cdist
 from scipy.special import log_softmax, softmax
-from sklearn.covariance import ledoit_wolf
 from torch import Tensor
 
 from holdfast.core.checkpoint import load_tree, save_tree
@@ -52,6 +49,8 @@ def fit_temperature(outputs: np.ndarray, y: np.ndarray) -> float:
     One example with a uniform label is added, as Platt (1999) smooths targets: without it, the optimum for a few
     examples that are all correct would be 0.
     """
+    from scipy.optimize import minimize_scalar  # loads for a fifth of a second
+
     known = y >= 0
     outputs, y = outputs[known], y[known]
     if not len(y):
@@ -94,6 +93,8 @@ class ForeignScore:
 
     def distances(self, features: np.ndarray) -> np.ndarray:
         """Return distances (n,) to the nearest class mean, in standard deviations."""
+        from scipy.spatial.distance import cdist
+
         return cdist(_whitened(features.astype(np.float64), self.scale), self.centres.astype(np.float64)).min(axis=1)
 
     def percentiles(self, features: np.ndarray) -> np.ndarray:
@@ -108,6 +109,8 @@ def percentiles(values: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 def _covariance_factor(centred: np.ndarray) -> np.ndarray:
     """Return the Cholesky factor of the shrunk covariance of centred features."""
+    from sklearn.covariance import ledoit_wolf  # loads for a second
+
     n, d = centred.shape
     floor = 1e-6 * float((centred**2).mean()) + 1e-12  # keeps constant features finite
     if d > MAX_WIDTH:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.utils.extmath import randomized_svd
 from torch import Tensor
 
 from holdfast.core.checkpoint import load_tensors, load_tree, save_tree
@@ -54,6 +53,8 @@ class Projection:
     @staticmethod
     def fit(features: np.ndarray, *, seed: int = 0) -> Projection | None:
         """Return the axes of the largest variance, scaled to unit variance; None for features that are too wide."""
+        from sklearn.utils.extmath import randomized_svd  # loads for a second
+
         count = min(AXES, *features.shape)
         if not count or features.shape[1] * count > MAX_AXES:
             return None

@@ -6,7 +6,6 @@ Predictions are probabilities of classes or of labels, or numbers. Shapes: m mem
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from scipy.optimize import nnls
 
 from holdfast.models.calibration import fit_temperature, probabilities
 
@@ -68,6 +67,8 @@ def number_weights(members: Sequence[Outputs], y: Outputs, *, prior: float = PRI
 
     Every domain has the same influence, and a weak uniform prior decides between members that agree.
     """
+    from scipy.optimize import nnls
+
     rows = []
     for domain, truth in y.items():
         errors = np.stack([member[domain][:, 0] - truth for member in members], axis=1)  # (n, m)

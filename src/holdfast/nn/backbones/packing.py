@@ -38,7 +38,7 @@ def packable(module: Any) -> bool:
 
 
 def is_unchanged(module: nn.Module) -> bool:
-    """Whether a transformer has only modules of its library: memories, experts and adapters may need one text per row."""
+    """Whether a transformer has only modules of its library: memories and adapters may need one text per row."""
     return all(
         type(each).__module__.startswith(("torch.", "transformers.")) and not each._forward_hooks
         for each in module.modules()

@@ -191,10 +191,10 @@ class TextEncoder(Backbone):
 
     def _packs(self, x: Tokens) -> bool:
         """Whether a batch is evaluated with several texts per row."""
-        if not self.packing or self.soft is not None or self.companion is not None or not worth_packing(x):
+        if not self.packing or self.soft is not None or self.companion is not None or exporting():
             return False
         evaluated = not self.training and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        return evaluated and not exporting() and is_unchanged(self.module)
+        return evaluated and worth_packing(x) and is_unchanged(self.module)
 
     def _packed_states(self, x: Tokens, padded: Callable[[], Tensor]) -> Tensor:
         """(b, t, d) states by packing; the first batch is compared with a padded one, in case of other versions."""

@@ -123,7 +123,7 @@ def _top_scores(scores, values, indices, n, k, SIZE: tl.constexpr, LOW: tl.const
 
 @kernel
 def _top_sums(values, indices, chosen, k, BITS: tl.constexpr, LEVELS: tl.constexpr):
-    """Pairs per level: those of the best 2^level to 2^(level + 1) - 1 with the 2^(BITS - level) best of the other list."""
+    """Pairs per level: those of the best 2^level to 2^(level + 1) - 1 with the 2^(BITS - level) best of the others."""
     first = tl.program_id(0).to(tl.int64) * k
     second = first + tl.num_programs(0).to(tl.int64) * k
     _sort(values + first, indices + first, k, 1 << BITS)
