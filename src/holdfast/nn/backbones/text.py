@@ -203,14 +203,14 @@ class TextEncoder(Backbone):
         inputs |= {} if packed.types is None else {"token_type_ids": packed.types}
         if self.packing_verified:
             return unpack(self.module(**inputs).last_hidden_state, packed, x.mask)
-        expected = padded()
+        expected = states = padded()
         try:
             states = unpack(self.module(**inputs).last_hidden_state, packed, x.mask)
             self.packing = torch.allclose(states, expected * x.mask[..., None], rtol=1e-3, atol=1e-4)
         except (TypeError, ValueError, RuntimeError):  # an older transformers without masks of four dimensions
             self.packing = False
         self.packing_verified = True
-        return expected
+        return states if self.packing else expected  # as later batches, also in the last digit
 
     def attach_companion(self, companion: Companion) -> None:
         """Let a companion see the same tokens and decide their states."""
