@@ -293,6 +293,8 @@ def refit(
     if parallel.from_first(partial(_is_model_of, folder, members, dataset.fingerprint, is_soup=is_soup)):
         return folder
     check_folder(folder)
+    if watch is not None:
+        watch.expect(lambda: None)  # the estimate of the comparison does not include this training
     shared = {"device": device, "cache": cache, "watch": watch, "runs": _left_out_runs(done, done.decision)}
     if len(members) == 1:
         _train_member(members[0][0], dataset, folder, **shared)

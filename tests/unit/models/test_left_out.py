@@ -13,6 +13,7 @@ from holdfast.estimator import DomainClassifier, DomainRegressor
 from holdfast.models.left_out import FILE, LeftOut, Projection
 from holdfast.models.saved import load_model
 from holdfast.record import load
+from holdfast.run.progress import ProgressListener
 
 DATA = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)
 QUICK = {"steps": 20, "settings": {"encoder.hidden": [8]}}
@@ -126,3 +127,16 @@ def test_axes_of_constant_and_of_wide_features():
     assert coordinates.shape == (200, 2)
     assert coordinates.mean(axis=0) == pytest.approx(0, abs=1e-3)
     assert coordinates.std(axis=0) == pytest.approx(1, abs=1e-2)
+
+
+def test_no_time_is_stated_for_the_final_training(chosen, tmp_path):
+    """The estimate of the comparison has run out by then."""
+    expected = []
+
+    class Watch(ProgressListener):
+        def expect(self, left):
+            expected.append(left)
+
+    refit(chosen[0], tmp_path / "model", watch=Watch())
+    assert expected
+    assert expected[0]() is None
