@@ -60,6 +60,7 @@ class Sizes:
     runs: int = 45  # at once
     few: int = 6  # one after another
     run_steps: int = 300
+    core_steps: int = 60  # of a run that is also computed on one CPU core
     text: str = "minilm"
     rows: int = 400  # per domain
 
@@ -97,6 +98,10 @@ def run(device: torch.device) -> list[Result]:
             for name, mode in modes.items():
                 gain = partial(_gain, run_seconds, sizes, mode)
                 results.append(attempt(name, gain, bar=4.0 if gpu else None, at_least=True))
+            if kind == "graph" and gpu:
+                short = replace(sizes, run_steps=sizes.core_steps)
+                slower = partial(_over_core, partial(_timer, kind, shift, settings, short, folder=Path(folder)), device)
+                results.append(attempt("graph run, GPU/one CPU core", slower, bar=1.0))
     return results
 
 
@@ -143,6 +148,13 @@ def _vit(sizes: Sizes) -> Backbone:
 def _gain(run_seconds: Callable[[int, int, str], float], sizes: Sizes, mode: str) -> float:
     """Return the throughput of runs at once relative to one after another, whose steps are captured or not."""
     return run_seconds(1, sizes.few, mode) / run_seconds(sizes.at_once, sizes.runs, "auto")
+
+
+def _over_core(timer: Callable[..., Callable[[int, int, str], float]], device: torch.device) -> float:
+    """Return the duration of a run on a device relative to that of the same run on one CPU core."""
+    with one_thread():
+        on_device, on_core = (timer(device=each)(1, 2, "auto") for each in (device, torch.device("cpu")))
+    return on_device / on_core
 
 
 def _timer(

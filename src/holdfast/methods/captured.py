@@ -243,15 +243,12 @@ class StepCapture:
         """Whether the present parameters and the metrics of a replay equal those of an eager step."""
         if list(eager) != list(replay):
             return False
-        moved, difference = 0.0, 0.0
-        for parameter, (_, start), (_, end) in zip(self.method.parameters(), before, after, strict=False):
-            moved += float((end - start).float().square().sum())
-            difference += float((parameter - end).float().square().sum())
-        pairs = zip(eager.values(), replay.values(), strict=True)
-        close = [
-            torch.isclose(a.float(), b.to(a.device), rtol=METRIC_TOLERANCE, atol=1e-4, equal_nan=True) for a, b in pairs
-        ]
-        return all(map(bool, close)) and not difference > STEP_TOLERANCE**2 * moved
+        parameters = [parameter.detach() for parameter in self.method.parameters()]
+        starts, ends = ([value for _, value in state[: len(parameters)]] for state in (before, after))
+        moved, difference = _distance(ends, starts), _distance(parameters, ends)
+        first, second = (torch.stack([v.float().to(moved.device) for v in m.values()]) for m in (eager, replay))
+        close = torch.isclose(first, second, rtol=METRIC_TOLERANCE, atol=1e-4, equal_nan=True).all()
+        return bool(close & ~(difference > STEP_TOLERANCE * moved))  # one wait for the GPU
 
     def _give_up(self, reason: str, metrics: Metrics) -> Metrics:
         self.reason = reason
@@ -305,6 +302,12 @@ def release_captures(method: Method) -> None:
     for part in method.methods():
         if isinstance(part.taker, StepCapture):
             part.taker.release()
+
+
+def _distance(tensors: list[Tensor], others: list[Tensor]) -> Tensor:
+    """Return the norm () of the difference of two lists of tensors."""
+    differences = torch._foreach_sub(tensors, others)
+    return torch.stack([norm.float() for norm in torch._foreach_norm(differences)]).norm()
 
 
 @cache

@@ -27,7 +27,7 @@ def product(x: Tensor, weight: Tensor, out: Tensor, add: Tensor | None = None) -
     """
     (g, a, k), n = x.shape, weight.shape[2]
     tensors = (x, weight, out if add is None else add, out)
-    assert all(tensor.stride(2) == 1 for tensor in tensors), "columns must be contiguous"
+    assert all(tensor.stride(2) == 1 or tensor.shape[2] == 1 for tensor in tensors), "columns must be contiguous"
     sizes = (k, n, *(stride for tensor in tensors for stride in tensor.stride()[:2]))
     unit = math.gcd(VECTOR, *sizes)
     rows = min(MAX_ROWS, max(16, power_of_two(a)))
