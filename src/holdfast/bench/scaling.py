@@ -36,7 +36,7 @@ from holdfast.tasks.classify import Classify
 WIDTH, HIDDEN, ROUNDS = 256, 512, 5
 STEPS, BATCHES, DOMAINS = (100, 200, 400, 800), (128, 256, 512, 1024), (2, 4, 8, 16)
 SLOTS, EXPERTS, QUERIES = (256, 512, 1024, 2048), (2, 4, 8, 16), 512
-JOBS, RUNS = (1, 2, 4), {"cpu": 16, "cuda": 48}  # runs of a GPU: starting its workers takes seconds
+JOBS, RUNS = (1, 2, 4), (2 * EACH, 10 * EACH)  # the difference of few and many runs excludes the start of workers
 AT_MOST = 1.15  # target of costs that should be proportional
 
 
@@ -52,8 +52,14 @@ def run(device: torch.device) -> list[Result]:
             ("experts of a layer, 1 per token", EXPERTS, partial(_experts, device=device), None),
         )
         results = [Result(name, _exponent(values, make, device), bar=bar) for name, values, make, bar in layers]
-        at_once = [1 / sweep(Local(jobs), max(RUNS[device.type], EACH), device).seconds for jobs in JOBS]
+        at_once = [_throughput(jobs, device) for jobs in JOBS]
     return [*results, Result("throughput by runs at once", slope(JOBS, at_once), bar=None)]
+
+
+def _throughput(jobs: int, device: torch.device) -> float:
+    """Return the runs per second of `jobs` runs at once, after the start of their workers."""
+    few, many = (sweep(Local(jobs), count, device).seconds for count in RUNS)
+    return (RUNS[1] - RUNS[0]) / max(many - few, 1e-6)
 
 
 def slope(values: Sequence[float], costs: Sequence[float]) -> float:

@@ -115,10 +115,10 @@ def test_scaling_measures_every_axis(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(scaling, name, value)
 
     class Times:
-        def __init__(self, engine) -> None:
-            self.seconds = 1 / engine.jobs
+        def __init__(self, engine, count) -> None:
+            self.seconds = 3 + count / engine.jobs  # with the start of workers
 
-    monkeypatch.setattr(scaling, "sweep", lambda engine, count, device: Times(engine))
+    monkeypatch.setattr(scaling, "sweep", lambda engine, count, device: Times(engine, count))
     results = scaling.run(torch.device("cpu"))
     assert len(results) == 6
     assert results[-1].ratio == pytest.approx(1)
