@@ -93,7 +93,7 @@ def _in_workers(
         shared = worker_workspace(jobs, workspace, threads=threads)
 
         def start(index: int, workers: int) -> _Worker:
-            return _Worker(shared, index, variables=with_share(variables, workers), template=template)
+            return _Worker(shared, index, variables=with_share(variables, workers, len(jobs)), template=template)
 
         yield from _distribute(jobs, start, workspace, watch=watch, count=count, keep=keep, measured=measured)
     finally:

@@ -21,7 +21,8 @@ CONTROL = "nvidia-cuda-mps-control"
 START_SECONDS, STOP_SECONDS = 10.0, 10.0
 PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-MANY, OVERLAP = 8, 2.0  # workers per GPU from which each has a share of its cores, and the sum of these shares
+MANY, WAVES = 8, 2  # workers per GPU, and runs per worker, from which each worker has a share of the GPU's cores
+OVERLAP = 2.0  # sum of these shares
 OFF = "HOLDFAST_MPS"  # 0 disables it
 
 
@@ -32,14 +33,15 @@ def wanted(device: torch.device, count: int, environment: dict[str, str]) -> boo
     return count > _gpus(environment)
 
 
-def with_share(variables: Mapping[str, str], workers: int) -> dict[str, str]:
+def with_share(variables: Mapping[str, str], workers: int, runs: int) -> dict[str, str]:
     """Add the share of a GPU's cores that each of many workers may use to the variables of a daemon.
 
     Kernels are then made for a smaller GPU, so that more of them run at the same time: a third more steps of a small
-    text encoder with fifteen workers. Few workers use the whole GPU, also because some may finish much earlier.
+    text encoder with fifteen workers. The last run, alone, still has only this share: few workers, and those with few
+    runs, use the whole GPU.
     """
     each = workers / max(1, _gpus(os.environ))
-    if not variables or each < MANY or SHARE in os.environ:
+    if not variables or each < MANY or runs < WAVES * workers or SHARE in os.environ:
         return dict(variables)
     return {**variables, SHARE: str(round(100 * OVERLAP / each))}
 

@@ -53,15 +53,19 @@ def test_the_daemon_ends_after_an_error(log: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "workers", "share"), [("0", 4, None), ("0", 7, None), ("0", 8, "25"), ("0", 15, "13"), ("0,1", 15, None)]
-)
-def test_many_workers_have_a_share_of_the_gpu(log: Path, monkeypatch, gpus, workers, share) -> None:
+    ("gpus", "workers", "runs", "share"),
+    [
+        ("0", 4, 90, None), ("0", 7, 90, None), ("0", 8, 16, "25"), ("0", 8, 15, None),
+        ("0", 15, 90, "13"), ("0,1", 15, 90, None), ("0,1", 16, 90, "25"),
+    ],
+)  # fmt: skip
+def test_many_workers_have_a_share_of_the_gpu(log: Path, monkeypatch, gpus, workers, runs, share) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
     monkeypatch.delenv(mps.SHARE, raising=False)
-    assert mps.with_share({mps.PIPES: "/tmp/mps"}, workers).get(mps.SHARE) == share
-    assert mps.with_share({}, workers) == {}  # without the daemon of this command
+    assert mps.with_share({mps.PIPES: "/tmp/mps"}, workers, runs).get(mps.SHARE) == share
+    assert mps.with_share({}, workers, runs) == {}  # without the daemon of this command
     monkeypatch.setenv(mps.SHARE, "50")
-    assert mps.SHARE not in mps.with_share({mps.PIPES: "/tmp/mps"}, workers)  # the user's value is inherited
+    assert mps.SHARE not in mps.with_share({mps.PIPES: "/tmp/mps"}, workers, runs)  # the user's value is inherited
 
 
 def test_a_failed_start_is_reported_and_workers_run_without_it(log: Path, caplog) -> None:
