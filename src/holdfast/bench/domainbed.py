@@ -78,14 +78,13 @@ def measure(plan: Plan) -> list[Result]:
     cases = ("one target", "one target, images decoded before", f"{plan.domains} targets")
     times: dict[str, list[float]] = {case: [] for case in ("reference", *cases)}
 
-    def run_once(case: str, command: list[str], text: str = "") -> None:
-        times[case].append(_seconds(command, text, Path(plan.folder) / f"cache{i}"))
-        report_time(f"run {i + 1} of {plan.repeats}, {case}", times[case][-1])
-
     for i in range(plan.repeats):
-        run_once("reference", [sys.executable, "-m", "holdfast.bench.domainbed"], json.dumps(asdict(plan)))
+        work = [("reference", [sys.executable, "-m", "holdfast.bench.domainbed"], json.dumps(asdict(plan)))]
         for number, (case, targets) in enumerate(zip(cases, (names[-1:], names[-1:], names), strict=True)):
-            run_once(case, _command(plan, targets, f"{number}-{i}"))
+            work.append((case, _command(plan, targets, f"{number}-{i}"), ""))
+        for case, command, text in work:
+            times[case].append(_seconds(command, text, Path(plan.folder) / f"cache{i}"))
+            report_time(f"run {i + 1} of {plan.repeats}, {case}", times[case][-1])
     one, *compared = (median(values) for values in times.values())
     ratios = (one / compared[0], one / compared[1], plan.domains * one / compared[2])
     return [

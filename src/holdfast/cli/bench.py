@@ -24,11 +24,10 @@ def bench(
     """
     from holdfast import catalog
     from holdfast.bench.harness import hardware, on_result, on_time
-    from holdfast.core.errors import BadInput, unknown
+    from holdfast.core.errors import check_known
     from holdfast.run.workspace import choose_device
 
-    if name not in catalog.BENCHES:
-        raise BadInput(f"{unknown('bench', name, catalog.BENCHES)} `holdfast list benches` shows all")
+    check_known("bench", name, catalog.BENCHES)
     run_device = choose_device(device)
     measure = catalog.lookup("benches", name).load()
     with on_result.bind(lambda r: say(f"{r.case}: {r.error or f'{r.ratio:.3f}'}")), on_time.bind(say):

@@ -36,9 +36,8 @@ def wanted(device: torch.device, count: int, environment: dict[str, str]) -> boo
 def with_share(variables: Mapping[str, str], workers: int, runs: int) -> dict[str, str]:
     """Add the share of a GPU's cores that each of many workers may use to the variables of a daemon.
 
-    Kernels are then made for a smaller GPU, so that more of them run at the same time: a third more steps of a small
-    text encoder with fifteen workers. The last run, alone, still has only this share: few workers, and those with few
-    runs, use the whole GPU.
+    Libraries then choose kernels for a smaller GPU, so that more of them run at the same time. The last run, alone,
+    still has only this share: few workers, and those with few runs, use the whole GPU.
     """
     each = workers / max(1, _gpus(os.environ))
     if not variables or each < MANY or runs < WAVES * workers or SHARE in os.environ:

@@ -40,7 +40,9 @@ def packable(module: Any) -> bool:
 def is_unchanged(module: nn.Module) -> bool:
     """Whether a transformer has only modules of its library: memories and adapters may need one text per row."""
     return all(
-        type(each).__module__.startswith(("torch.", "transformers.")) and not each._forward_hooks
+        type(each).__module__.startswith(("torch.", "transformers."))
+        and not each._forward_hooks
+        and not each._forward_pre_hooks
         for each in module.modules()
     )
 

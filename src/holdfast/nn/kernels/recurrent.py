@@ -1,7 +1,7 @@
 """Kernels of one LSTM or GRU step: its matrix products, and one pass forward and one backward after them.
 
-a rows of a step, g directions, h hidden units, k and n rows and columns of a matrix. Every tensor is (g, a, ..); of
-cells its rows are contiguous, and it may be a slice of a longer tensor.
+a rows of a step, g directions, h hidden units, k rows and n columns of a matrix. Every tensor is (g, a, ..) and may be
+a slice of a longer one; kernels of cells need contiguous rows.
 """
 
 import math
@@ -23,7 +23,7 @@ VECTOR = 4  # numbers that are read at once, where all sizes are multiples of it
 def product(x: Tensor, weight: Tensor, out: Tensor, add: Tensor | None = None) -> None:
     """Write x (g, a, k) times weight (g, k, n), plus `add`, to `out` (g, a, n); `add` and `out` may be the same.
 
-    Numbers are split into three of lower precision for the tensor cores, which is as exact as fp32 up to rounding.
+    Every number is split into two of lower precision for the tensor cores; the result is as exact as one in fp32.
     """
     (g, a, k), n = x.shape, weight.shape[2]
     tensors = (x, weight, out if add is None else add, out)

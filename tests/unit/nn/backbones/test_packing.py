@@ -98,7 +98,7 @@ def test_networks_with_relative_positions_are_not_packed(tmp_path: Path) -> None
     assert not packable(encoder.module)
 
 
-@pytest.mark.parametrize("change", ["module", "hook"])
+@pytest.mark.parametrize("change", ["module", "hook", "hook before"])
 def test_changed_networks_are_not_packed(encoder, packs, change: str) -> None:
     class Watched(torch.nn.Dropout):
         """A module that is not of torch or transformers."""
@@ -109,7 +109,9 @@ def test_changed_networks_are_not_packed(encoder, packs, change: str) -> None:
         packs.clear()
         if change == "module":
             encoder.module.embeddings.dropout = Watched().eval()
-        else:
+        elif change == "hook":
             encoder.module.embeddings.register_forward_hook(lambda *_: None)
+        else:
+            encoder.module.embeddings.register_forward_pre_hook(lambda *_: None)
         encoder.states(x)
     assert not packs
