@@ -41,7 +41,7 @@ CASES = {
         [],
         r"4 bad cells in 3 rows: column 'label' has no label \(row 37\);.*row 38.*column 'text' has no text \(row 39\)",
     ),
-    "unknown method": (rows(*FILLER), ["--methods", "ermm"], r"unknown method 'ermm'.*did you mean 'erm'"),
+    "unknown method": (rows(*FILLER), ["--methods", "ermm"], r"'ermm': did you mean 'erm'\? `holdfast list methods`"),
     "unknown encoder": (rows(*FILLER), ["--encoder", "minilmm"], r"did you mean 'minilm'"),
     "encoder of another kind": (rows(*FILLER), ["--encoder", "mlp"], r"'mlp'.*vector.*text"),
     "unknown metric": (rows(*FILLER), ["--metric", "acuracy"], r"did you mean 'accuracy'"),

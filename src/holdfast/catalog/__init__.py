@@ -50,7 +50,7 @@ def lookup(section: str, name: str) -> Any:
         prefix = pattern.removesuffix("NAME_OR_PATH")
         if prefix != pattern and name.startswith(prefix) and len(name) > len(prefix):
             return replace(entry, fixed={**entry.fixed, "name": name.removeprefix(prefix)})
-    raise unknown(_singular(section), name, entries)
+    raise unknown(_singular(section), name, entries, command=f"holdfast list {section}")
 
 
 def unwrap(section: str, name: str) -> list[tuple[str, Any]]:

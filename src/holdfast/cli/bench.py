@@ -24,12 +24,10 @@ def bench(
     """
     from holdfast import catalog
     from holdfast.bench.harness import hardware, on_result, on_time
-    from holdfast.core.errors import check_known
     from holdfast.run.workspace import choose_device
 
-    check_known("bench", name, catalog.BENCHES)
-    run_device = choose_device(device)
     measure = catalog.lookup("benches", name).load()
+    run_device = choose_device(device)
     with on_result.bind(lambda r: say(f"{r.case}: {r.error or f'{r.ratio:.3f}'}")), on_time.bind(say):
         results = measure(run_device)
     if json:

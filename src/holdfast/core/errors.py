@@ -47,13 +47,15 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii") if control else character
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:
-    """Return an error for an unknown name that suggests the nearest known one."""
+def unknown(kind: str, name: str, known: Iterable[str], *, command: str | None = None) -> BadInput:
+    """Return an error for an unknown name that suggests the nearest known one; `command` lists all names."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hints = [f"did you mean '{near[0]}'?"] if near else []
     if not near or len(known) <= SHORT_LIST:
         hints.append(f"known: {', '.join(known)}")
+    elif command:
+        hints.append(f"`{command}` lists all names")
     return BadInput(f"unknown {kind} '{name}': {' '.join(hints)}")
 
 
