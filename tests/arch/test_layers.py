@@ -46,19 +46,19 @@ LIGHT = {("catalog", "registry"), ("catalog", "holdfast.data.registry")}  # a ta
 
 
 def imported(path: Path) -> set[str]:
-    found = set()
+    layers = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and any(
             (layer(path), name) in LIGHT for name in (node.module, *(alias.name for alias in node.names))
         ):
             continue
         if isinstance(node, ast.ImportFrom) and node.module == "holdfast":
-            found |= {alias.name for alias in node.names}
+            layers |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("holdfast."):
-            found.add((node.module or "").split(".")[1])
+            layers.add((node.module or "").split(".")[1])
         elif isinstance(node, ast.Import):
-            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("holdfast.")}
-    return found
+            layers |= {a.name.split(".")[1] for a in node.names if a.name.startswith("holdfast.")}
+    return layers
 
 
 def test_finds_the_files():

@@ -53,12 +53,7 @@ def repeated_note(dataset: Dataset, source: Sequence[str]) -> str:
     own = Path(source[0]).suffix.lower() if source else ""
     suffix = own if own in (".jsonl", ".parquet") else ".csv"
     command = shlex.join(["holdfast", "audit", *source, "--clean", f"clean{suffix}"])
-    them = "it" if repeated.total == 1 else "them"
-    fix = (
-        f"`{command}` writes the data without {them}"
-        if source
-        else f"`holdfast.audit(data, clean=FILE)` removes {them}"
-    )
+    fix = f"`{command if source else 'holdfast.audit(data, clean=FILE)'}` writes the data without repeated rows"
     rows = "rows repeats an earlier one" if repeated.total == 1 else "rows repeat earlier ones"
     return (
         f"{repeated.total:,} of {repeated.rows:,} {rows} ({', '.join(places)}), so that scores may be too high: {fix}"

@@ -49,7 +49,7 @@ def fit_temperature(outputs: np.ndarray, y: np.ndarray) -> float:
     One example with a uniform label is added, as Platt (1999) smooths targets: without it, the optimum for a few
     examples that are all correct would be 0.
     """
-    from scipy.optimize import minimize_scalar  # loads for a fifth of a second
+    from scipy.optimize import minimize_scalar  # importing it takes a fifth of a second
 
     known = y >= 0
     outputs, y = outputs[known], y[known]
@@ -109,7 +109,7 @@ def percentiles(values: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 def _covariance_factor(centred: np.ndarray) -> np.ndarray:
     """Return the Cholesky factor of the shrunk covariance of centred features."""
-    from sklearn.covariance import ledoit_wolf  # loads for a second
+    from sklearn.covariance import ledoit_wolf  # importing it takes a second
 
     n, d = centred.shape
     floor = 1e-6 * float((centred**2).mean()) + 1e-12  # keeps constant features finite

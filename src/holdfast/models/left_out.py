@@ -53,7 +53,7 @@ class Projection:
     @staticmethod
     def fit(features: np.ndarray, *, seed: int = 0) -> Projection | None:
         """Return the axes of the largest variance, scaled to unit variance; None for features that are too wide."""
-        from sklearn.utils.extmath import randomized_svd  # loads for a second
+        from sklearn.utils.extmath import randomized_svd  # importing it takes a second
 
         count = min(AXES, *features.shape)
         if not count or features.shape[1] * count > MAX_AXES:

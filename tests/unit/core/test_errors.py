@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.errors import MAX_LENGTH, escape_control, one_line, unknown
+from holdfast.core.errors import MAX_LENGTH, SHORT_LIST, escape_control, one_line, unknown
 
 PLAIN = [
     "data.csv has no label column: it has 'text', 'domain'; name it with --column label=NAME",
@@ -41,3 +41,11 @@ def test_the_middle_of_a_long_message_is_omitted():
 def test_an_unknown_name_suggests_the_nearest():
     assert "did you mean 'coral'" in str(unknown("method", "corall", ["erm", "coral"]))
     assert "known: coral, erm" in str(unknown("method", "zzz", ["erm", "coral"]))
+
+
+def test_a_long_list_of_names_is_replaced_by_the_command_that_prints_it():
+    names = [f"method-{i}" for i in range(SHORT_LIST + 1)]
+    error = str(unknown("method", "method-x", names, command="holdfast list methods"))
+    assert error.endswith("? `holdfast list methods` lists all names")
+    assert "known:" not in error
+    assert "lists all names" not in str(unknown("method", "method-x", names))

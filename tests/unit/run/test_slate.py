@@ -108,7 +108,7 @@ def test_repeated_rows_are_counted_and_the_command_is_named(tmp_path):
     assert f"holdfast audit '{path}' --clean clean.csv" in note
     one = repeated_note(data.subset(np.asarray([0, 1, 3])), [])
     assert "1 of 3 rows repeats an earlier one (1 in the same domain)" in one
-    assert one.endswith("`holdfast.audit(data, clean=FILE)` removes it")
+    assert one.endswith("`holdfast.audit(data, clean=FILE)` writes the data without repeated rows")
     distinct = data.subset(np.asarray([0, 3, 4]))
     assert repeated_note(distinct, []) == ""
 
