@@ -137,19 +137,28 @@ def headline(rows: Sequence[Row], metric: str) -> str:
         return f"{top.label} has an average {spelled(metric)} of {score}."
     baseline = next((pair for pair in others if pair[0].baseline), None)
     rival, other = baseline if baseline is not None and not top.baseline else others[0]
-    tied = [row.label for row, cell in others if not float(format_number(abs(mean.mean - cell.mean), metric))]
+    equal = best({row.label: cell.mean for row, cell in scored}, metric)
+    tied = [row.label for row, _ in others if row.label in equal]
     name = f"The simple baseline {top.label}" if top.simple else top.label
-    best = f"{', '.join([name, *tied[:-1]])} and {tied[-1]} have" if tied else f"{name} has"
-    text = f"{best} the best average {spelled(metric)}: {score}"
+    subject = f"{', '.join([name, *tied[:-1]])} and {tied[-1]} have" if tied else f"{name} has"
+    text = f"{subject} the best average {spelled(metric)}: {score}"
     if rival.label in tied:
         text += "."
     else:
-        gap = format_number(abs(mean.mean - other.mean), metric) + (" points" if is_percent(metric) else "")
+        gap = _gap(mean.mean - other.mean, metric)
         seeds_of_rival = _plural(other.n, "seed")
         text += f", {gap} better than {rival.label} ({_with_unit(other, metric)}, {seeds_of_rival}). "
         text += _evidence(mean, other, metric)
     near = [row.label for row, cell in others if row.label not in {rival.label, *tied} and _within_error(mean, cell)]
     return text + (f" Also within one standard error of the best: {', '.join(near)}." if near else "")
+
+
+def _gap(difference: float, metric: str) -> str:
+    """Return the size of a difference; one that would be shown as 0 is less than the last decimal."""
+    shown = format_number(abs(difference), metric)
+    if not float(shown):
+        shown = f"less than {10.0 ** -_decimals(difference, metric):.{_decimals(difference, metric)}f}"
+    return shown + (" points" if is_percent(metric) else "")
 
 
 def _evidence(a: Cell, b: Cell, metric: str) -> str:

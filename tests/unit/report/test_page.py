@@ -168,6 +168,10 @@ def test_headline_names_ties():
     four = headline(averages(erm=[0.7, 0.7], mil=[0.7, 0.7], hma=[0.7, 0.7], coral=[0.6, 0.8]), "accuracy")
     assert four.startswith("erm, coral, hma and mil ")
     assert "Also" not in four
+    close = headline(averages(erm=[0.7683], mil=[0.7687], coral=[0.7687]), "accuracy")
+    assert close.startswith("coral and mil have the best average accuracy: 76.9 %")
+    assert "less than 0.1 points better than erm (76.8 %" in close
+    assert "less than 0.001 better than mil" in headline(averages(mil=[0.76834], coral=[0.7683]), "nll")
     one_seed = headline(averages(erm=[0.65], mil=[0.70], coral=[0.70]), "accuracy")
     assert one_seed.startswith("coral and mil ")
     assert "5.0 points better than erm" in one_seed
