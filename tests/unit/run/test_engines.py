@@ -191,6 +191,7 @@ class MyMethod(ERM):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("clean_catalog")
 def test_registered_method_runs_in_workers(workspace, specs, tmp_path):
     name = catalog.register_method(MyMethod)
     records = run_specs([replace(specs[0], method=name)], workspace, tmp_path, engine=Local(2))
@@ -199,6 +200,7 @@ def test_registered_method_runs_in_workers(workspace, specs, tmp_path):
     assert [record.stages for record in records] == [record.stages for record in expected]
 
 
+@pytest.mark.usefixtures("clean_catalog")
 def test_a_method_that_cannot_be_imported_is_an_error_with_workers(workspace, specs):
     class Hidden(ERM): ...
 
