@@ -15,6 +15,7 @@ from holdfast.core.kernels import ceil_div, kernel, launch, power_of_two
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # one program holds in registers: a row of scores, the scores or pair sums it selects from, a table row
 MAX_SLOTS, MAX_CANDIDATES, MAX_WIDTH = 16384, 4096, 2048
+MAX_GROUP = 8  # scores of which the largest is compared first
 SEGMENTS = 8  # per program, because starting a program takes as long as one segment (measured on an H200)
 
 
@@ -71,9 +72,9 @@ def top_scores(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     *rows, n = scores.shape
     values = torch.empty(*rows, k, dtype=torch.float32, device=scores.device)
     indices = torch.empty(*rows, k, dtype=torch.int32, device=scores.device)
-    size = power_of_two(n)
+    size, group = power_of_two(n), max(1, min(MAX_GROUP, power_of_two(n // (4 * k) + 1) // 2))
     low = 16 if scores.dtype == torch.bfloat16 else 0  # bits that are zero after the conversion to fp32
-    constants = {"SIZE": size, "LOW": low, "num_warps": max(1, size // 1024)}
+    constants = {"SIZE": size, "GROUP": group, "SIDE": power_of_two(k), "LOW": low, "num_warps": max(1, size // 1024)}
     launch(_top_scores, (scores.numel() // n,), (scores.contiguous(), values, indices), n, k, **constants)
     return values, indices
 
@@ -111,9 +112,23 @@ def _is_top(rank, k, BITS: tl.constexpr):
 
 
 @kernel
-def _top_scores(scores, values, indices, n, k, SIZE: tl.constexpr, LOW: tl.constexpr):
+def _top_scores(
+    scores, values, indices, n, k, SIZE: tl.constexpr, GROUP: tl.constexpr, SIDE: tl.constexpr, LOW: tl.constexpr
+):
+    """One program per row; only the k groups with the largest maxima can contain the k largest scores."""
     r = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, SIZE)
+    if GROUP > 1:
+        within, j = tl.arange(0, GROUP)[None, :], tl.arange(0, SIDE)
+        each = tl.arange(0, SIZE // GROUP)
+        at = each[:, None] * GROUP + within
+        rank = _rank(tl.load(scores + r * n + at, mask=at < n, other=0).to(tl.float32)) >> LOW
+        best = _is_top(tl.max(tl.where(at < n, rank, 0), 1), k, 32 - LOW)
+        tl.store(indices + r * k + tl.cumsum(best.to(tl.int32), 0) - 1, each, mask=best)
+        tl.debug_barrier()  # what other threads of this program wrote is read now
+        group = tl.load(indices + r * k + j, mask=j < k, other=SIZE)
+        tl.debug_barrier()
+        i = tl.reshape(group[:, None] * GROUP + within, (SIDE * GROUP,))
     score = tl.load(scores + r * n + i, mask=i < n, other=0).to(tl.float32)
     selected = _is_top(tl.where(i < n, _rank(score) >> LOW, 0), k, 32 - LOW)
     to = r * k + tl.cumsum(selected.to(tl.int32), 0) - 1
@@ -154,6 +169,28 @@ def _sort(values, indices, k, SIDE: tl.constexpr):
     tl.debug_barrier()
     tl.store(values + to, value, mask=i < k)
     tl.store(indices + to, index, mask=i < k)
+
+
+def spread(grad: Tensor, positions: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+    """Return zeros (2, r, n) plus the gradients (r, k) at the positions (2, r, k), always added in one order."""
+    _, r, k = positions.shape
+    out = torch.empty(2, r, n, dtype=dtype, device=grad.device)
+    tensors = (grad.contiguous(), positions.contiguous(), out)
+    launch(_spread, (2 * r,), tensors, r, n, k, SIDE=power_of_two(k), SIZE=power_of_two(n), num_warps=1)
+    return out
+
+
+@kernel
+def _spread(grad, positions, out, r, n, k, SIDE: tl.constexpr, SIZE: tl.constexpr):
+    """One program per row of a list; gradients of equal positions are added first."""
+    row = tl.program_id(0).to(tl.int64)
+    i, j = tl.arange(0, SIZE), tl.arange(0, SIDE)
+    at = tl.load(positions + row * k + j, mask=j < k, other=-1)
+    g = tl.load(grad + (row % r) * k + j, mask=j < k, other=0).to(tl.float32)
+    total = tl.sum(tl.where(at[:, None] == at[None, :], g[None, :], 0), 1)
+    tl.store(out + row * n + i, tl.zeros((SIZE,), tl.float32), mask=i < n)
+    tl.debug_barrier()
+    tl.store(out + row * n + at, total, mask=j < k)
 
 
 def gather(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:

@@ -154,8 +154,7 @@ class ProductKeyMemory(nn.Module):
         scores = scores.view(2, self.heads * b, self.side)
         with torch.no_grad():
             positions = best_pairs(scores, self.top)  # (2, h b, k)
-        # the chosen scores are gathered again, so that the selection itself needs no gradient
-        logits = scores.gather(-1, positions).sum(dim=0, dtype=torch.promote_types(scores.dtype, torch.float32))
+        logits = chosen_sums(scores, positions)  # from the scores again, so that the selection needs no gradient
         weights = logits.softmax(dim=-1).view(self.heads, b, self.top).transpose(0, 1)  # (b, h, k)
         slots = (positions[0] * self.side + positions[1]).view(self.heads, b, self.top).transpose(0, 1)
         content = weighted_rows(self.values, slots.reshape(b, -1), weights.reshape(b, -1), sparse=self.sparse)
@@ -182,6 +181,36 @@ def best_pairs(scores: Tensor, k: int) -> Tensor:
     wide = torch.promote_types(scores.dtype, torch.float32)
     chosen = (values[0].to(wide)[:, i] + values[1].to(wide)[:, j]).topk(k, dim=-1).indices  # (r, k)
     return positions.gather(-1, torch.stack([i[chosen], j[chosen]]))
+
+
+def chosen_sums(scores: Tensor, positions: Tensor) -> Tensor:
+    """Return the sums (r, k) of the scores (2, r, n) at these positions (2, r, k), in fp32 or above."""
+    if kernels("memory", scores) is None:
+        return scores.gather(-1, positions).sum(dim=0, dtype=torch.promote_types(scores.dtype, torch.float32))
+    return _ChosenSums.apply(scores, positions)  # pyright: ignore[reportReturnType]
+
+
+class _ChosenSums(torch.autograd.Function):
+    """The gradient is one pass over its memory and always added in the same order."""
+
+    @staticmethod
+    def forward(scores: Tensor, positions: Tensor) -> Tensor:
+        return scores.gather(-1, positions).sum(dim=0, dtype=torch.promote_types(scores.dtype, torch.float32))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        scores, positions = inputs
+        ctx.n, ctx.dtype = scores.shape[-1], scores.dtype
+        ctx.save_for_backward(positions)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (grad,), (positions,) = grads, ctx.saved_tensors
+        fast = kernels("memory", grad)
+        if fast is not None and not torch.is_grad_enabled():
+            return fast.spread(grad, positions, ctx.n, ctx.dtype), None
+        out = torch.zeros(*positions.shape[:2], ctx.n, dtype=ctx.dtype, device=grad.device)
+        return out.scatter_add(-1, positions, grad.to(ctx.dtype).expand_as(positions)), None
 
 
 @cache

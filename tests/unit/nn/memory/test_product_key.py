@@ -5,7 +5,7 @@ import torch
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput
-from holdfast.nn.memory.product_key import ProductKeyMemory, best_pairs
+from holdfast.nn.memory.product_key import ProductKeyMemory, _ChosenSums, best_pairs
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 B, WIDTH = 11, 12
@@ -51,7 +51,7 @@ def test_read_equals_exhaustive_search(dtype, close, top, query, device):
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("n", "k"), [(40, 32), (33, 7), (64, 1), (5, 5)])
+@pytest.mark.parametrize(("n", "k"), [(40, 32), (33, 7), (64, 1), (5, 5), (1000, 30)])
 def test_best_pairs_are_best_and_unique(n, k, dtype, device):
     scores = torch.randn(2, 50, n, device=device).to(dtype)  # in bf16 many are equal
     places = best_pairs(scores, k)
@@ -59,6 +59,23 @@ def test_best_pairs_are_best_and_unique(n, k, dtype, device):
     chosen = places[0] * n + places[1]
     assert torch.equal(every.gather(1, chosen).sort(descending=True).values, every.topk(k).values)
     assert all(len(set(row)) == k for row in chosen.tolist())
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_gradients_of_repeated_positions_are_added(device):
+    scores = torch.randn(2, 6, 40, device=device, requires_grad=True)
+    positions = torch.randint(0, 5, (2, 6, 9), device=device)
+    weight = torch.randn(6, 9, device=device)
+    expected = (scores.gather(-1, positions).sum(0) * weight).sum()
+    actual = (_ChosenSums.apply(scores, positions) * weight).sum()
+    torch.testing.assert_close(actual, expected)
+    wanted, got = (torch.autograd.grad(value, scores)[0] for value in (expected, actual))
+    torch.testing.assert_close(got, wanted)
+
+
+def test_chosen_sums_have_second_derivatives():
+    scores, positions = torch.randn(2, 3, 7, dtype=torch.float64, requires_grad=True), torch.randint(0, 7, (2, 3, 4))
+    assert torch.autograd.gradgradcheck(lambda s: _ChosenSums.apply(s, positions).pow(3), scores)
 
 
 def test_bf16_is_close():
