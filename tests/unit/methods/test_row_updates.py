@@ -1,8 +1,6 @@
 """Updates of the rows that a batch read, compared with dense updates."""
 
 import copy
-import importlib.util
-import os
 from functools import partial
 
 import pytest
@@ -21,9 +19,9 @@ from holdfast.nn.heads import Linear
 from holdfast.nn.memory.read import weighted_rows
 from holdfast.nn.model import Model
 from holdfast.tasks.classify import Classify
+from tests.devices import KERNEL_DEVICES
 
 ROWS, WIDTH = 12, 3
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
 
 
 def _train(reads: list[list[int]], *, sparse: bool, settings: OptimizerSettings) -> tuple[Tensor, Optimizer]:
@@ -113,7 +111,7 @@ def test_dense_gradients_update_all_rows_after_sparse_ones() -> None:
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
-@pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu), *(["cpu"] if INTERPRETED else [])])
+@pytest.mark.parametrize("device", KERNEL_DEVICES)
 def test_the_kernel_equals_the_reference(device: str, decoupled: bool) -> None:
     from holdfast.nn.kernels import memory
 

@@ -67,29 +67,35 @@ def _softmax_sum_gradient(weights, grad, out, heads, b, m, SIZE: tl.constexpr):
         tl.store(out + at, p * (g - tl.sum(p * g, 0)), mask=inside)
 
 
-def top_scores(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k largest scores per row (..., k) in fp32 and their indices, in the order of the row (..., n)."""
-    *rows, n = scores.shape
-    values = torch.empty(*rows, k, dtype=torch.float32, device=scores.device)
-    indices = torch.empty(*rows, k, dtype=torch.int32, device=scores.device)
+def best_pairs(scores: Tensor, k: int, heads: int) -> tuple[Tensor, Tensor]:
+    """Return the k largest sums of one score per list (2, h b, n): softmax weights in fp32 and pairs, (b, h, k) both.
+
+    The pair of the scores i and j is i n + j. Only the k best scores of each list are needed. In sorted lists, the pair
+    of the i-th and j-th best, counted from 1, has i j - 1 other pairs that are at least as good, so pairs with i j > k
+    are not needed either.
+    """
+    _, r, n = scores.shape
+    values = torch.empty(2, r, k, dtype=torch.float32, device=scores.device)
+    indices = torch.empty(2, r, k, dtype=torch.int32, device=scores.device)
     size, group = power_of_two(n), max(1, min(MAX_GROUP, power_of_two(n // (4 * k) + 1) // 2))
     low = 16 if scores.dtype == torch.bfloat16 else 0  # bits that are zero after the conversion to fp32
     constants = {"SIZE": size, "GROUP": group, "SIDE": power_of_two(k), "LOW": low, "num_warps": max(1, size // 1024)}
-    launch(_top_scores, (scores.numel() // n,), (scores.contiguous(), values, indices), n, k, **constants)
-    return values, indices
-
-
-def top_sums(values: Tensor, indices: Tensor, k: int) -> Tensor:
-    """Return the indices (2, r, k) of the k largest of all k x k sums of two lists (2, r, k) of values and indices.
-
-    Both lists are sorted in place. The pair of the i-th and j-th best, counted from 1, has i j - 1 other pairs that are
-    at least as good, so pairs with i j > k are not needed.
-    """
-    r = values.shape[1]
-    chosen = torch.empty(2, r, k, dtype=torch.int64, device=values.device)
+    launch(_top_scores, (2 * r,), (scores.contiguous(), values, indices), n, k, **constants)
+    weights = values.new_empty(r // heads, heads, k)
+    pairs = torch.empty(r // heads, heads, k, dtype=torch.int64, device=scores.device)
     bits = max(1, (k - 1).bit_length())
-    launch(_top_sums, (r,), (values, indices, chosen), k, BITS=bits, LEVELS=power_of_two(bits + 1), num_warps=1)
-    return chosen
+    constants = {"BITS": bits, "LEVELS": power_of_two(bits + 1), "num_warps": 1}
+    launch(_top_sums, (r,), (values, indices, weights, pairs), n, k, heads, **constants)
+    return weights, pairs
+
+
+def best_pairs_gradient(weights: Tensor, pairs: Tensor, grad: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+    """Return the gradient of the scores (2, h b, n) from that of the weights (b, h, k), always added in one order."""
+    b, heads, k = weights.shape
+    out = torch.empty(2, heads * b, n, dtype=dtype, device=grad.device)
+    constants = {"SIDE": power_of_two(k), "SIZE": power_of_two(n), "num_warps": 1}
+    launch(_best_pairs_gradient, (heads * b,), (weights, pairs, grad.contiguous(), out), n, k, heads, **constants)
+    return out
 
 
 @kernel
@@ -137,9 +143,11 @@ def _top_scores(
 
 
 @kernel
-def _top_sums(values, indices, chosen, k, BITS: tl.constexpr, LEVELS: tl.constexpr):
+def _top_sums(values, indices, weights, pairs, n, k, heads, BITS: tl.constexpr, LEVELS: tl.constexpr):
     """Pairs per level: those of the best 2^level to 2^(level + 1) - 1 with the 2^(BITS - level) best of the others."""
-    first = tl.program_id(0).to(tl.int64) * k
+    r = tl.program_id(0).to(tl.int64)
+    b = tl.num_programs(0) // heads
+    first = r * k
     second = first + tl.num_programs(0).to(tl.int64) * k
     _sort(values + first, indices + first, k, 1 << BITS)
     _sort(values + second, indices + second, k, 1 << BITS)
@@ -151,9 +159,11 @@ def _top_sums(values, indices, chosen, k, BITS: tl.constexpr, LEVELS: tl.constex
     real = (level <= BITS) & (i < k) & (j < k)
     total = tl.load(values + first + i, mask=real, other=0) + tl.load(values + second + j, mask=real, other=0)
     selected = _is_top(tl.where(real, _rank(total), 0), k, 32)
-    to = tl.cumsum(selected.to(tl.int32), 0) - 1
-    tl.store(chosen + first + to, tl.load(indices + first + i, mask=selected, other=0).to(tl.int64), mask=selected)
-    tl.store(chosen + second + to, tl.load(indices + second + j, mask=selected, other=0).to(tl.int64), mask=selected)
+    e = tl.where(selected, tl.exp(total - tl.max(tl.where(selected, total, -float("inf")), 0)), 0)
+    to = ((r % b) * heads + r // b) * k + tl.cumsum(selected.to(tl.int32), 0) - 1
+    tl.store(weights + to, e / tl.sum(e, 0), mask=selected)
+    left = tl.load(indices + first + i, mask=selected, other=0).to(tl.int64)
+    tl.store(pairs + to, left * n + tl.load(indices + second + j, mask=selected, other=0), mask=selected)
 
 
 @kernel
@@ -171,26 +181,25 @@ def _sort(values, indices, k, SIDE: tl.constexpr):
     tl.store(indices + to, index, mask=i < k)
 
 
-def spread(grad: Tensor, positions: Tensor, n: int, dtype: torch.dtype) -> Tensor:
-    """Return zeros (2, r, n) plus the gradients (r, k) at the positions (2, r, k), always added in one order."""
-    _, r, k = positions.shape
-    out = torch.empty(2, r, n, dtype=dtype, device=grad.device)
-    tensors = (grad.contiguous(), positions.contiguous(), out)
-    launch(_spread, (2 * r,), tensors, r, n, k, SIDE=power_of_two(k), SIZE=power_of_two(n), num_warps=1)
-    return out
-
-
 @kernel
-def _spread(grad, positions, out, r, n, k, SIDE: tl.constexpr, SIZE: tl.constexpr):
-    """One program per row of a list; gradients of equal positions are added first."""
-    row = tl.program_id(0).to(tl.int64)
+def _best_pairs_gradient(weights, pairs, grad, out, n, k, heads, SIDE: tl.constexpr, SIZE: tl.constexpr):
+    """One program per row of both lists; gradients of equal positions are added first."""
+    r = tl.program_id(0).to(tl.int64)
+    b = tl.num_programs(0) // heads
     i, j = tl.arange(0, SIZE), tl.arange(0, SIDE)
-    at = tl.load(positions + row * k + j, mask=j < k, other=-1)
-    g = tl.load(grad + (row % r) * k + j, mask=j < k, other=0).to(tl.float32)
-    total = tl.sum(tl.where(at[:, None] == at[None, :], g[None, :], 0), 1)
-    tl.store(out + row * n + i, tl.zeros((SIZE,), tl.float32), mask=i < n)
-    tl.debug_barrier()
-    tl.store(out + row * n + at, total, mask=j < k)
+    at = ((r % b) * heads + r // b) * k + j
+    p = tl.load(weights + at, mask=j < k, other=0)
+    g = tl.load(grad + at, mask=j < k, other=0).to(tl.float32)
+    g = p * (g - tl.sum(p * g, 0))
+    pair = tl.load(pairs + at, mask=j < k, other=0).to(tl.int32)
+    row = out + r * n
+    other = row + tl.num_programs(0).to(tl.int64) * n
+    tl.store(row + i, tl.zeros((SIZE,), tl.float32), mask=i < n)
+    tl.store(other + i, tl.zeros((SIZE,), tl.float32), mask=i < n)
+    tl.debug_barrier()  # the zeros of other threads are written before the sums
+    left, right = pair // n, pair % n
+    tl.store(row + left, tl.sum(tl.where(left[:, None] == left[None, :], g[None, :], 0), 1), mask=j < k)
+    tl.store(other + right, tl.sum(tl.where(right[:, None] == right[None, :], g[None, :], 0), 1), mask=j < k)
 
 
 def gather(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
@@ -221,15 +230,17 @@ def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, *, spa
     (b, k), (m, d) = rows.shape, table.shape
     row, order = rows.reshape(-1).to(torch.int32).sort(stable=True)  # (n,) both
     grad_weights = torch.empty(b, k, dtype=torch.float32, device=table.device)
+    segments, size, blocks = m, m, ceil_div(n := len(row), 1024)
+    number = chosen = row
     if sparse:
-        chosen, counts = row.unique_consecutive(return_counts=True)  # (s,) both
-        ends = counts.cumsum(0)
-        starts, segments = ends - counts, len(chosen)
-    else:
-        # where the choices of each table row begin and end in the sorted list; 0 and 0 without choices
-        starts, ends = torch.zeros(2, m, dtype=torch.int32, device=row.device)
-        launch(_edges, (ceil_div(len(row), 1024),), (row, starts, ends), len(row), BLOCK=1024)
-        chosen, segments = row, m
+        number = (row[1:] != row[:-1]).cumsum(0, dtype=torch.int32)  # (n - 1,) segment of every choice but the first
+        size, chosen = n, torch.empty_like(row)
+    # where the choices of each segment begin and end in the sorted list; 0 and 0 for a table row without choices
+    starts, ends = torch.zeros(2, size, dtype=torch.int32, device=row.device)
+    launch(_edges, (blocks,), (row, number, chosen, starts, ends), n, SPARSE=sparse, BLOCK=1024)
+    if sparse:
+        segments = int(number[-1]) + 1 if n > 1 else n
+        chosen = chosen[:segments]
     grad_rows = table.new_empty(segments, d)
     launch(_segments, (ceil_div(segments, SEGMENTS),),
         (table, grad, order, weights, chosen, starts, ends, grad_rows, grad_weights), segments, k, d,
@@ -276,13 +287,18 @@ def _weight_gradient(table, rows, grad, out, k, d, ROWS: tl.constexpr, COLS: tl.
 
 
 @kernel
-def _edges(row, starts, ends, n, BLOCK: tl.constexpr):
+def _edges(row, number, chosen, starts, ends, n, SPARSE: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = tl.load(row + i, mask=i < n, other=-1)
     before = tl.load(row + i - 1, mask=(i > 0) & (i < n), other=-1)
     after = tl.load(row + i + 1, mask=i + 1 < n, other=-1)
-    tl.store(starts + here, i, mask=(i < n) & (here != before))
-    tl.store(ends + here, i + 1, mask=(i < n) & (here != after))
+    is_first, is_last = (i < n) & (here != before), (i < n) & (here != after)
+    at = here
+    if SPARSE:
+        at = tl.load(number + i - 1, mask=(i > 0) & (i < n), other=0)
+        tl.store(chosen + at, here, mask=is_first)
+    tl.store(starts + at, i, mask=is_first)
+    tl.store(ends + at, i + 1, mask=is_last)
 
 
 @kernel
@@ -290,24 +306,42 @@ def _segments(
     table, grad, order, weights, chosen, starts, ends, grad_rows, grad_weights, segments, k, d,
     SPARSE: tl.constexpr, SEGMENTS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """One program per SEGMENTS segments in turn: reads each row once, and all gradients that reach it."""
+    """One program per SEGMENTS segments in turn: reads each row once, and all gradients that reach it.
+
+    What the next segment needs is loaded before the present one is added, and its place one segment earlier.
+    """
     first = tl.program_id(0).to(tl.int64) * SEGMENTS
+    last = tl.minimum(first + SEGMENTS, segments)
     cols = tl.arange(0, COLS)
     inside = cols < d
-    for s in range(first, tl.minimum(first + SEGMENTS, segments)):
-        start, end = tl.load(starts + s), tl.load(ends + s)
-        row = s
-        if SPARSE:
-            row = tl.load(chosen + s).to(tl.int64)
-        value = tl.load(table + row * d + cols, mask=inside & (end > start), other=0).to(tl.float32)
+    start, end, row = _segment(chosen, starts, ends, first, last, SPARSE)
+    next_start, next_end, next_row = _segment(chosen, starts, ends, first + 1, last, SPARSE)
+    value = tl.load(table + row * d + cols, mask=inside & (end > start), other=0)
+    choice = tl.load(order + start, mask=end > start, other=0)
+    for s in range(first, last):
+        next_value = tl.load(table + next_row * d + cols, mask=inside & (next_end > next_start), other=0)
+        next_choice = tl.load(order + next_start, mask=next_end > next_start, other=0)
+        after_start, after_end, after_row = _segment(chosen, starts, ends, s + 2, last, SPARSE)
         total = tl.zeros((COLS,), tl.float32)
         for j in range(start, end):
-            choice = tl.load(order + j)
+            following = tl.load(order + j + 1, mask=j + 1 < end, other=0)
             weight = tl.load(weights + choice).to(tl.float32)
             g = tl.load(grad + (choice // k) * d + cols, mask=inside, other=0).to(tl.float32)
-            tl.store(grad_weights + choice, tl.sum(g * value, 0))
+            tl.store(grad_weights + choice, tl.sum(g * value.to(tl.float32), 0))
             total += weight * g
+            choice = following
         tl.store(grad_rows + s * d + cols, total, mask=inside)
+        start, end, value, choice = next_start, next_end, next_value, next_choice
+        next_start, next_end, next_row = after_start, after_end, after_row
+
+
+@kernel
+def _segment(chosen, starts, ends, s, last, SPARSE: tl.constexpr):
+    """Return the start, the end and the table row of a segment; 0, 0 and 0 after the last one."""
+    row = tl.where(s < last, s, 0)
+    if SPARSE:
+        row = tl.load(chosen + s, mask=s < last, other=0).to(tl.int64)
+    return tl.load(starts + s, mask=s < last, other=0), tl.load(ends + s, mask=s < last, other=0), row
 
 
 def adam_rows(

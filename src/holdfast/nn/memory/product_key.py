@@ -152,11 +152,7 @@ class ProductKeyMemory(nn.Module):
         b = query.shape[0]
         scores = torch.bmm(self._queries(query), self.keys.flatten(0, 1).transpose(1, 2))  # (2 h, b, n)
         scores = scores.view(2, self.heads * b, self.side)
-        with torch.no_grad():
-            positions = best_pairs(scores, self.top)  # (2, h b, k)
-        logits = chosen_sums(scores, positions)  # from the scores again, so that the selection needs no gradient
-        weights = logits.softmax(dim=-1).view(self.heads, b, self.top).transpose(0, 1)  # (b, h, k)
-        slots = (positions[0] * self.side + positions[1]).view(self.heads, b, self.top).transpose(0, 1)
+        weights, slots = select(scores, self.top, heads=self.heads)  # (b, h, k) both
         content = weighted_rows(self.values, slots.reshape(b, -1), weights.reshape(b, -1), sparse=self.sparse)
         return Read(content, weights, slots)
 
@@ -173,9 +169,6 @@ def best_pairs(scores: Tensor, k: int) -> Tensor:
     Only the k best scores of each list can contribute. After sorting both lists, the pair of the i-th and j-th best
     (counted from 1) has i j - 1 other pairs that are at least as good, so pairs with i j > k are skipped.
     """
-    fast = kernels("memory", scores)
-    if fast is not None and max(scores.shape[-1], k * k) <= fast.MAX_CANDIDATES:
-        return fast.top_sums(*fast.top_scores(scores, k), k)
     values, positions = scores.topk(k, dim=-1)  # (2, r, k), sorted
     i, j = (torch.tensor(ranks, device=scores.device) for ranks in _candidate_ranks(k))  # (p,) each
     wide = torch.promote_types(scores.dtype, torch.float32)
@@ -183,34 +176,44 @@ def best_pairs(scores: Tensor, k: int) -> Tensor:
     return positions.gather(-1, torch.stack([i[chosen], j[chosen]]))
 
 
-def chosen_sums(scores: Tensor, positions: Tensor) -> Tensor:
-    """Return the sums (r, k) of the scores (2, r, n) at these positions (2, r, k), in fp32 or above."""
-    if kernels("memory", scores) is None:
-        return scores.gather(-1, positions).sum(dim=0, dtype=torch.promote_types(scores.dtype, torch.float32))
-    return _ChosenSums.apply(scores, positions)  # pyright: ignore[reportReturnType]
+def select(scores: Tensor, k: int, *, heads: int) -> tuple[Tensor, Tensor]:
+    """Return the softmax weights and the slots (b, h, k) of the k best pairs per head; `scores` is (2, h b, n)."""
+    n, fast = scores.shape[-1], kernels("memory", scores)
+    if fast is not None and max(n, k * k) <= fast.MAX_CANDIDATES:
+        return _Selection.apply(scores, k, heads)  # pyright: ignore[reportReturnType]
+    with torch.no_grad():
+        positions = best_pairs(scores, k)  # (2, h b, k)
+    # the chosen scores are gathered again, so that the selection itself needs no gradient
+    logits = scores.gather(-1, positions).sum(dim=0, dtype=torch.promote_types(scores.dtype, torch.float32))
+    slots = positions[0] * n + positions[1]
+    weights, slots = (rows.view(heads, -1, k).transpose(0, 1) for rows in (logits.softmax(dim=-1), slots))
+    return weights, slots
 
 
-class _ChosenSums(torch.autograd.Function):
-    """The gradient is one pass over its memory and always added in the same order."""
-
-    @staticmethod
-    def forward(scores: Tensor, positions: Tensor) -> Tensor:
-        return scores.gather(-1, positions).sum(dim=0, dtype=torch.promote_types(scores.dtype, torch.float32))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        scores, positions = inputs
-        ctx.n, ctx.dtype = scores.shape[-1], scores.dtype
-        ctx.save_for_backward(positions)
+class _Selection(torch.autograd.Function):
+    """Kernels for the forward and the first backward pass; second derivatives use plain tensor operations."""
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (grad,), (positions,) = grads, ctx.saved_tensors
-        fast = kernels("memory", grad)
-        if fast is not None and not torch.is_grad_enabled():
-            return fast.spread(grad, positions, ctx.n, ctx.dtype), None
-        out = torch.zeros(*positions.shape[:2], ctx.n, dtype=ctx.dtype, device=grad.device)
-        return out.scatter_add(-1, positions, grad.to(ctx.dtype).expand_as(positions)), None
+    def forward(scores: Tensor, k: int, heads: int) -> tuple[Tensor, Tensor]:
+        return kernels("memory", scores).best_pairs(scores, k, heads)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.n, ctx.dtype = inputs[0].shape[-1], inputs[0].dtype
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)  # no zeros for the slots
+        ctx.save_for_backward(*output)  # outputs, so that a second derivative passes through the weights
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (weights, slots), (grad, _), n = ctx.saved_tensors, grads, ctx.n
+        if not torch.is_grad_enabled():
+            return kernels("memory", weights).best_pairs_gradient(weights, slots, grad, n, ctx.dtype), None, None
+        by_logits = weights * (grad - (weights * grad).sum(-1, keepdim=True))  # (b, h, k)
+        rows, chosen = (part.transpose(0, 1).flatten(0, 1) for part in (by_logits, slots))  # (h b, k) both
+        positions = torch.stack([chosen // n, chosen % n])
+        zeros = torch.zeros(2, len(rows), n, dtype=ctx.dtype, device=grad.device)
+        return zeros.scatter_add(-1, positions, rows.to(ctx.dtype).expand_as(positions)), None, None
 
 
 @cache

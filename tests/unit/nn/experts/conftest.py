@@ -1,24 +1,17 @@
-"""Devices on which the fused kernels run, and a comparison with exact values and derivatives.
-
-Kernels run on a GPU, or on a CPU in Triton's interpreter with TRITON_INTERPRET=1 and Triton installed.
-"""
+"""Devices on which the fused kernels run, and a comparison with exact values and derivatives."""
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import os
 
 import pytest
 import torch
 
 from holdfast.nn.experts import dispatch, fast
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
-DEVICES = [pytest.param("gpu", marks=pytest.mark.gpu), *(["interpreted"] if INTERPRETED else [])]
+from tests.devices import KERNEL_DEVICES
 
 
-@pytest.fixture(params=DEVICES)
+@pytest.fixture(params=KERNEL_DEVICES)
 def kernel_device(request, monkeypatch) -> torch.device:
     """A device with kernels for any dtype and width: a loop replaces torch's grouped product."""
 
@@ -31,18 +24,18 @@ def kernel_device(request, monkeypatch) -> torch.device:
     monkeypatch.setattr(dispatch, "_grouped_mm", grouped_mm)
     monkeypatch.setattr(dispatch, "supports_grouped_mm", lambda *_: True)
     monkeypatch.setattr(fast, "supports_grouped_mm", lambda *_: True)
-    if request.param == "interpreted":
+    if request.param == "cpu":
         monkeypatch.setattr(fast, "_has_kernels", lambda *_: True)
-    return torch.device("cuda" if request.param == "gpu" else "cpu")
+    return torch.device(request.param)
 
 
-@pytest.fixture(params=DEVICES)
+@pytest.fixture(params=KERNEL_DEVICES)
 def bf16_device(request, monkeypatch) -> torch.device:
     """A device with kernels and torch's own grouped product in bf16, whose shapes a compiler knows."""
-    if request.param == "interpreted":
+    if request.param == "cpu":
         monkeypatch.setattr(fast, "_has_kernels", lambda *_: True)
         monkeypatch.setattr(fast, "supports_grouped_mm", lambda *_: True)
-    return torch.device("cuda" if request.param == "gpu" else "cpu")
+    return torch.device(request.param)
 
 
 @pytest.fixture

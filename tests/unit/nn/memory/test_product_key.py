@@ -5,9 +5,10 @@ import torch
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput
-from holdfast.nn.memory.product_key import ProductKeyMemory, _ChosenSums, best_pairs
+from holdfast.nn.memory import product_key, read
+from holdfast.nn.memory.product_key import ProductKeyMemory, select
+from tests.devices import GPU, KERNEL_DEVICES, interpret_kernels
 
-GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 B, WIDTH = 11, 12
 
 
@@ -49,33 +50,70 @@ def test_read_equals_exhaustive_search(dtype, close, top, query, device):
         torch.testing.assert_close(actual, reference, rtol=10 * close, atol=10 * close)
 
 
-@pytest.mark.parametrize("device", ["cpu", GPU])
+SIZES = [(40, 32), (33, 7), (64, 1), (5, 5), (1000, 30)]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("n", "k"), [(40, 32), (33, 7), (64, 1), (5, 5), (1000, 30)])
-def test_best_pairs_are_best_and_unique(n, k, dtype, device):
-    scores = torch.randn(2, 50, n, device=device).to(dtype)  # in bf16 many are equal
-    places = best_pairs(scores, k)
-    every = (scores[0].float()[:, :, None] + scores[1].float()[:, None]).flatten(1)
-    chosen = places[0] * n + places[1]
-    assert torch.equal(every.gather(1, chosen).sort(descending=True).values, every.topk(k).values)
-    assert all(len(set(row)) == k for row in chosen.tolist())
+@pytest.mark.parametrize(("n", "k"), SIZES)
+def test_selected_pairs_are_best_and_unique(n, k, dtype):
+    check_selection(torch.randn(2, 50, n).to(dtype), k)
 
 
-@pytest.mark.parametrize("device", ["cpu", GPU])
-def test_gradients_of_repeated_positions_are_added(device):
-    scores = torch.randn(2, 6, 40, device=device, requires_grad=True)
-    positions = torch.randint(0, 5, (2, 6, 9), device=device)
-    weight = torch.randn(6, 9, device=device)
-    expected = (scores.gather(-1, positions).sum(0) * weight).sum()
-    actual = (_ChosenSums.apply(scores, positions) * weight).sum()
-    torch.testing.assert_close(actual, expected)
-    wanted, got = (torch.autograd.grad(value, scores)[0] for value in (expected, actual))
-    torch.testing.assert_close(got, wanted)
+@pytest.mark.parametrize("device", KERNEL_DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("n", "k"), SIZES)
+def test_kernels_select_the_best_pairs(n, k, dtype, device, monkeypatch):
+    if device == "cpu":
+        interpret_kernels(monkeypatch, product_key)
+    check_selection(torch.randn(2, 6, n, device=device).to(dtype), k)
 
 
-def test_chosen_sums_have_second_derivatives():
-    scores, positions = torch.randn(2, 3, 7, dtype=torch.float64, requires_grad=True), torch.randint(0, 7, (2, 3, 4))
-    assert torch.autograd.gradgradcheck(lambda s: _ChosenSums.apply(s, positions).pow(3), scores)
+def check_selection(scores, k):
+    """Compare with all pairs; in bf16 many scores are equal."""
+    weights, slots = (part.transpose(0, 1).flatten(0, 1) for part in select(scores, k, heads=2))  # (r, k) both
+    every = (scores[0].float()[:, :, None] + scores[1].float()[:, None]).flatten(1)  # (r, n n)
+    chosen = every.gather(1, slots)
+    assert torch.equal(chosen.sort(descending=True).values, every.topk(k).values)
+    assert all(len(set(row)) == k for row in slots.tolist())
+    torch.testing.assert_close(weights, chosen.softmax(-1))
+
+
+@pytest.mark.parametrize("device", KERNEL_DEVICES)
+@pytest.mark.parametrize(("n", "k"), [(9, 9), (40, 7)])
+def test_derivatives_of_selecting_kernels(n, k, device, monkeypatch):
+    """First and second derivatives equal those of plain operations in fp64."""
+    if device == "cpu":
+        interpret_kernels(monkeypatch, product_key)
+    scores = torch.randn(2, 6, n, device=device)
+    probe, other = torch.randn(3, 2, k, device=device), torch.randn_like(scores)
+    results = []
+    for leaf in (scores.clone().requires_grad_(), scores.double().requires_grad_()):
+        weights, slots = select(leaf, k, heads=2)
+        order = slots.argsort()
+        total = (weights.gather(-1, order) * probe.to(leaf.dtype)).sum()
+        (alone,) = torch.autograd.grad(total, leaf, retain_graph=True)
+        (first,) = torch.autograd.grad(total, leaf, create_graph=True)
+        (second,) = torch.autograd.grad((first * other.to(leaf.dtype)).pow(2).sum(), leaf)
+        results.append((alone, first.detach(), second))
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", KERNEL_DEVICES)
+@pytest.mark.parametrize("updates", ["all", "read"])
+def test_kernels_read_what_plain_operations_read(updates, device, monkeypatch):
+    memory, z = small(top=7, updates=updates).to(device), torch.randn(B, WIDTH, device=device, requires_grad=True)
+    exact, wide = small(top=7, updates=updates).to(device, torch.float64), z.detach().double().requires_grad_()
+    if device == "cpu":
+        interpret_kernels(monkeypatch, product_key, read)
+    probe = torch.randn(B, WIDTH, device=device)
+    for actual, expected in zip(
+        torch.autograd.grad(memory.read(z).content, (z, *memory.parameters()), probe),
+        torch.autograd.grad(exact.read(wide).content, (wide, *exact.parameters()), probe.double()),
+        strict=True,
+    ):
+        assert actual.is_sparse == expected.is_sparse
+        torch.testing.assert_close(actual.to_dense().double(), expected.to_dense(), rtol=1e-4, atol=1e-5)
 
 
 def test_bf16_is_close():

@@ -1,16 +1,12 @@
 """In-place cell steps equal the differentiable step and its gradient, on every device."""
 
-import importlib.util
-import os
-
 import pytest
 import torch
 from torch.testing import assert_close
 
 from holdfast.nn.recurrent.cells import BLOCKS, CELLS
+from tests.devices import GPU, KERNEL_DEVICES
 
-GPU = pytest.param("cuda", marks=pytest.mark.gpu)
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
 G, A, H, LONGER = 2, 3, 150, 7  # directions, rows of the step, units, rows of the tensors that the step is a slice of
 
 
@@ -49,7 +45,7 @@ def test_step_and_backward_equal_the_differentiable_step(name, device):
         assert_close(by_inner, by_c, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("device", [GPU, *(["cpu"] if INTERPRETED else [])])
+@pytest.mark.parametrize("device", KERNEL_DEVICES)
 @pytest.mark.parametrize("columns", [8, 75])
 @pytest.mark.parametrize("rows", [1, 40])
 def test_products_of_slices(rows, columns, device):
