@@ -106,15 +106,21 @@ def _rank(x):
 
 
 @kernel
-def _is_top(rank, k, BITS: tl.constexpr):
-    """Mark the k highest ranks: the k-th is determined bit by bit, among equals the first win."""
+def _top(rank, k, BITS: tl.constexpr):
+    """Mark the k highest ranks, and return their positions in a list: the k-th is determined bit by bit.
+
+    Among equals the first win. One running sum counts those above the k-th in its low half, its equals in the high one.
+    """
     kth = tl.full((), 0, tl.uint32)
     for i in tl.static_range(BITS):
         higher = kth | (tl.full((), 1, tl.uint32) << (BITS - 1 - i))
         kth = tl.where(tl.sum((rank >= higher).to(tl.int32), 0) >= k, higher, kth)
-    above, equal = rank > kth, (rank == kth).to(tl.int32)
-    room = k - tl.sum(above.to(tl.int32), 0)
-    return above | ((equal > 0) & (tl.cumsum(equal, 0) <= room))
+    above, equal = (rank > kth).to(tl.int32), (rank == kth).to(tl.int32)
+    room = k - tl.sum(above, 0)
+    counts = tl.cumsum(above + (equal << 16), 0)
+    equals = counts >> 16
+    selected = (above > 0) | ((equal > 0) & (equals <= room))
+    return selected, (counts & 0xFFFF) + tl.minimum(equals, room) - 1
 
 
 @kernel
@@ -128,18 +134,17 @@ def _top_scores(
         within, j = tl.arange(0, GROUP)[None, :], tl.arange(0, SIDE)
         each = tl.arange(0, SIZE // GROUP)
         at = each[:, None] * GROUP + within
-        rank = _rank(tl.load(scores + r * n + at, mask=at < n, other=0).to(tl.float32)) >> LOW
-        best = _is_top(tl.max(tl.where(at < n, rank, 0), 1), k, 32 - LOW)
-        tl.store(indices + r * k + tl.cumsum(best.to(tl.int32), 0) - 1, each, mask=best)
+        largest = tl.max(tl.load(scores + r * n + at, mask=at < n, other=-float("inf")).to(tl.float32), 1)
+        best, to = _top(tl.where(each * GROUP < n, _rank(largest) >> LOW, 0), k, 32 - LOW)
+        tl.store(indices + r * k + to, each, mask=best)
         tl.debug_barrier()  # what other threads of this program wrote is read now
         group = tl.load(indices + r * k + j, mask=j < k, other=SIZE)
         tl.debug_barrier()
         i = tl.reshape(group[:, None] * GROUP + within, (SIDE * GROUP,))
     score = tl.load(scores + r * n + i, mask=i < n, other=0).to(tl.float32)
-    selected = _is_top(tl.where(i < n, _rank(score) >> LOW, 0), k, 32 - LOW)
-    to = r * k + tl.cumsum(selected.to(tl.int32), 0) - 1
-    tl.store(values + to, score, mask=selected)
-    tl.store(indices + to, i, mask=selected)
+    selected, to = _top(tl.where(i < n, _rank(score) >> LOW, 0), k, 32 - LOW)
+    tl.store(values + r * k + to, score, mask=selected)
+    tl.store(indices + r * k + to, i, mask=selected)
 
 
 @kernel
@@ -158,9 +163,9 @@ def _top_sums(values, indices, weights, pairs, n, k, heads, BITS: tl.constexpr, 
     i, j = (1 << level) - 1 + (within >> most), within & ((1 << most) - 1)
     real = (level <= BITS) & (i < k) & (j < k)
     total = tl.load(values + first + i, mask=real, other=0) + tl.load(values + second + j, mask=real, other=0)
-    selected = _is_top(tl.where(real, _rank(total), 0), k, 32)
+    selected, to = _top(tl.where(real, _rank(total), 0), k, 32)
     e = tl.where(selected, tl.exp(total - tl.max(tl.where(selected, total, -float("inf")), 0)), 0)
-    to = ((r % b) * heads + r // b) * k + tl.cumsum(selected.to(tl.int32), 0) - 1
+    to += ((r % b) * heads + r // b) * k
     tl.store(weights + to, e / tl.sum(e, 0), mask=selected)
     left = tl.load(indices + first + i, mask=selected, other=0).to(tl.int64)
     tl.store(pairs + to, left * n + tl.load(indices + second + j, mask=selected, other=0), mask=selected)
@@ -173,9 +178,9 @@ def _sort(values, indices, k, SIDE: tl.constexpr):
     value = tl.load(values + i, mask=i < k, other=0)
     index = tl.load(indices + i, mask=i < k, other=0)
     rank = tl.where(i < k, _rank(value), 0)
-    mine, theirs = rank[:, None], rank[None, :]
-    ahead = (theirs > mine) | ((theirs == mine) & (i[None, :] < i[:, None]))
-    to = tl.sum(ahead.to(tl.int32), 1)
+    theirs, mine = rank[:, None], rank[None, :]
+    ahead = (theirs > mine) | ((theirs == mine) & (i[:, None] < i[None, :]))
+    to = tl.sum(ahead.to(tl.int32), 0)  # sums over the first axis need no exchange between threads
     tl.debug_barrier()
     tl.store(values + to, value, mask=i < k)
     tl.store(indices + to, index, mask=i < k)
@@ -183,7 +188,7 @@ def _sort(values, indices, k, SIDE: tl.constexpr):
 
 @kernel
 def _best_pairs_gradient(weights, pairs, grad, out, n, k, heads, SIDE: tl.constexpr, SIZE: tl.constexpr):
-    """One program per row of both lists; gradients of equal positions are added first."""
+    """One program per row of both lists; gradients of equal positions are added first, over the first axis."""
     r = tl.program_id(0).to(tl.int64)
     b = tl.num_programs(0) // heads
     i, j = tl.arange(0, SIZE), tl.arange(0, SIDE)
@@ -198,8 +203,8 @@ def _best_pairs_gradient(weights, pairs, grad, out, n, k, heads, SIDE: tl.conste
     tl.store(other + i, tl.zeros((SIZE,), tl.float32), mask=i < n)
     tl.debug_barrier()  # the zeros of other threads are written before the sums
     left, right = pair // n, pair % n
-    tl.store(row + left, tl.sum(tl.where(left[:, None] == left[None, :], g[None, :], 0), 1), mask=j < k)
-    tl.store(other + right, tl.sum(tl.where(right[:, None] == right[None, :], g[None, :], 0), 1), mask=j < k)
+    tl.store(row + left, tl.sum(tl.where(left[:, None] == left[None, :], g[:, None], 0), 0), mask=j < k)
+    tl.store(other + right, tl.sum(tl.where(right[:, None] == right[None, :], g[:, None], 0), 0), mask=j < k)
 
 
 def gather(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
@@ -207,8 +212,8 @@ def gather(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
     (b, k), d = rows.shape, table.shape[1]
     out = table.new_empty(b, d)
     cols = min(1024, power_of_two(d))
-    chunks = ceil_div(d, cols)
-    launch(_gather, (b * chunks,), (table, rows, weights, out), k, d, chunks, ROWS=4, COLS=cols, num_warps=4)
+    chunks, at_once = ceil_div(d, cols), max(1, min(4, 1024 // cols))
+    launch(_gather, (b * chunks,), (table, rows, weights, out), k, d, chunks, ROWS=at_once, COLS=cols, num_warps=4)
     return out
 
 
@@ -236,15 +241,18 @@ def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, *, spa
         number = (row[1:] != row[:-1]).cumsum(0, dtype=torch.int32)  # (n - 1,) segment of every choice but the first
         size, chosen = n, torch.empty_like(row)
     # where the choices of each segment begin and end in the sorted list; 0 and 0 for a table row without choices
-    starts, ends = torch.zeros(2, size, dtype=torch.int32, device=row.device)
+    make = torch.empty if sparse else torch.zeros
+    starts, ends = make(2, size, dtype=torch.int32, device=row.device)
     launch(_edges, (blocks,), (row, number, chosen, starts, ends), n, SPARSE=sparse, BLOCK=1024)
     if sparse:
         segments = int(number[-1]) + 1 if n > 1 else n
         chosen = chosen[:segments]
     grad_rows = table.new_empty(segments, d)
+    cols = max(1, power_of_two(d) // 2)
     launch(_segments, (ceil_div(segments, SEGMENTS),),
-        (table, grad, order, weights, chosen, starts, ends, grad_rows, grad_weights), segments, k, d,
-        SPARSE=sparse, SEGMENTS=SEGMENTS, COLS=power_of_two(d), num_warps=2,
+        (table, grad, order, weights, chosen, starts, ends, grad_rows, grad_weights), segments, d,
+        K=k, SPARSE=sparse, SEGMENTS=SEGMENTS, COLS=cols, MORE=power_of_two(max(1, d - cols)),
+        num_warps=1 if d <= 1024 else 4,
     )  # fmt: skip
     if not sparse:
         return grad_rows, grad_weights
@@ -303,45 +311,37 @@ def _edges(row, number, chosen, starts, ends, n, SPARSE: tl.constexpr, BLOCK: tl
 
 @kernel
 def _segments(
-    table, grad, order, weights, chosen, starts, ends, grad_rows, grad_weights, segments, k, d,
-    SPARSE: tl.constexpr, SEGMENTS: tl.constexpr, COLS: tl.constexpr,
+    table, grad, order, weights, chosen, starts, ends, grad_rows, grad_weights, segments, d,
+    K: tl.constexpr, SPARSE: tl.constexpr, SEGMENTS: tl.constexpr, COLS: tl.constexpr, MORE: tl.constexpr,
 ):  # fmt: skip
     """One program per SEGMENTS segments in turn: reads each row once, and all gradients that reach it.
 
-    What the next segment needs is loaded before the present one is added, and its place one segment earlier.
+    A row is COLS columns and the rest of it in two tiles, because one tile would be a power of two wide.
     """
     first = tl.program_id(0).to(tl.int64) * SEGMENTS
-    last = tl.minimum(first + SEGMENTS, segments)
-    cols = tl.arange(0, COLS)
-    inside = cols < d
-    start, end, row = _segment(chosen, starts, ends, first, last, SPARSE)
-    next_start, next_end, next_row = _segment(chosen, starts, ends, first + 1, last, SPARSE)
-    value = tl.load(table + row * d + cols, mask=inside & (end > start), other=0)
-    choice = tl.load(order + start, mask=end > start, other=0)
-    for s in range(first, last):
-        next_value = tl.load(table + next_row * d + cols, mask=inside & (next_end > next_start), other=0)
-        next_choice = tl.load(order + next_start, mask=next_end > next_start, other=0)
-        after_start, after_end, after_row = _segment(chosen, starts, ends, s + 2, last, SPARSE)
-        total = tl.zeros((COLS,), tl.float32)
+    cols, rest = tl.arange(0, COLS), COLS + tl.arange(0, MORE)
+    inside = rest < d
+    for s in range(first, tl.minimum(first + SEGMENTS, segments)):
+        start, end = tl.load(starts + s), tl.load(ends + s)
+        row = s
+        if SPARSE:
+            row = tl.load(chosen + s).to(tl.int64)
+        used = end > start
+        left = tl.load(table + row * d + cols, mask=used, other=0).to(tl.float32)
+        right = tl.load(table + row * d + rest, mask=inside & used, other=0).to(tl.float32)
+        left_total = tl.zeros((COLS,), tl.float32)
+        right_total = tl.zeros((MORE,), tl.float32)
         for j in range(start, end):
-            following = tl.load(order + j + 1, mask=j + 1 < end, other=0)
+            choice = tl.load(order + j).to(tl.int32)
             weight = tl.load(weights + choice).to(tl.float32)
-            g = tl.load(grad + (choice // k) * d + cols, mask=inside, other=0).to(tl.float32)
-            tl.store(grad_weights + choice, tl.sum(g * value.to(tl.float32), 0))
-            total += weight * g
-            choice = following
-        tl.store(grad_rows + s * d + cols, total, mask=inside)
-        start, end, value, choice = next_start, next_end, next_value, next_choice
-        next_start, next_end, next_row = after_start, after_end, after_row
-
-
-@kernel
-def _segment(chosen, starts, ends, s, last, SPARSE: tl.constexpr):
-    """Return the start, the end and the table row of a segment; 0, 0 and 0 after the last one."""
-    row = tl.where(s < last, s, 0)
-    if SPARSE:
-        row = tl.load(chosen + s, mask=s < last, other=0).to(tl.int64)
-    return tl.load(starts + s, mask=s < last, other=0), tl.load(ends + s, mask=s < last, other=0), row
+            from_row = grad + (choice // K).to(tl.int64) * d
+            g = tl.load(from_row + cols).to(tl.float32)
+            more = tl.load(from_row + rest, mask=inside, other=0).to(tl.float32)
+            tl.store(grad_weights + choice, tl.sum(g * left, 0) + tl.sum(more * right, 0))
+            left_total += weight * g
+            right_total += weight * more
+        tl.store(grad_rows + s * d + cols, left_total)
+        tl.store(grad_rows + s * d + rest, right_total, mask=inside)
 
 
 def adam_rows(
