@@ -61,7 +61,7 @@ class Sizes:
     steps: int = 30
     at_once: int = 15
     runs: int = 60  # at once
-    few: int = 6  # one after another
+    few: int = 4  # one after another
     run_steps: int = 300
     core_steps: int = 60  # of a run that is also computed on one CPU core
     text: str = "minilm"
