@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from holdfast.core.kernels import differentiable_gradients, fused, kernels
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)  # of exactly these types: a subclass may compute something else
-COLUMNS, MIN_ROWS = 64, 4096  # of a gradient whose sums a kernel takes: a multiple, and the least number
+COLUMNS, MIN_ROWS = 64, 1024  # of a gradient whose sums a kernel takes: a multiple, and the least number
 MAX_WIDTH = 2048  # of a layer norm, complete rows of which a kernel holds
 FORWARD = "forward"  # attribute of an instance that takes the place of its class's method
 

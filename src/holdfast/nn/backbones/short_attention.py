@@ -1,4 +1,4 @@
-"""Attention among few tokens, as in short texts, by one kernel per pass on a GPU.
+"""Attention among few tokens, as in short texts, by one kernel per pass in steps that become a CUDA graph.
 
 The kernels of torch are made for long sequences: for 48 texts of 52 tokens they take several times as long and occupy
 the whole GPU, which many runs share. Transformers calls these by the name of an attention implementation.
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.kernels import differentiable_gradients, kernels
+from holdfast.core.kernels import differentiable_gradients, fused, kernels
 from holdfast.core.tape import exporting
 
 SHORT = "short_sdpa"
@@ -75,7 +75,7 @@ def short_attention(
     same = key.shape == value.shape == (b, h, u, d) and query.dtype == key.dtype == value.dtype
     if not same or not 0 < min(t, u) <= max(t, u) <= MAX_TOKENS or d not in WIDTHS or not 0 <= dropout < 1:
         return None
-    if kernels("attention", query) is None or (mask is not None and mask.dtype != torch.bool):
+    if fused("attention", query) is None or (mask is not None and mask.dtype != torch.bool):
         return None
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
     seen = None if mask is None else mask.expand(b, h, t, u)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import BertConfig, BertModel
 
+from holdfast.core.kernels import fused_kernels
 from holdfast.nn.backbones import short_attention as module
 from holdfast.nn.backbones.short_attention import (
     SHORT,
@@ -48,10 +50,12 @@ def padding(device: str, u: int) -> Tensor:
 
 
 @pytest.fixture(params=KERNEL_DEVICES)
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     if request.param == "cpu":
         interpret_kernels(monkeypatch, module)
-    return request.param
+        monkeypatch.setattr(module, "fused", module.kernels)
+    with fused_kernels():
+        yield request.param
 
 
 def close(actual: Tensor, expected: Tensor, *, tolerance: float = 0.02) -> None:
