@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +25,9 @@ from holdfast.nn.backbones.short_attention import (
     short_attention,
     use_short_attention,
 )
+from holdfast.nn.backbones.text import TextEncoder
 from tests.devices import INTERPRETED, KERNEL_DEVICES, interpret_kernels
+from tests.tiny import tiny_bert as tiny_bert_folder
 
 B, H = 3, 2
 Inputs = tuple[Tensor, Tensor, Tensor]
@@ -177,3 +183,27 @@ def test_other_implementations_stay() -> None:
     network = tiny_bert(attn_implementation="eager")
     use_short_attention(network)
     assert network.config._attn_implementation == "eager"
+
+
+@pytest.mark.gpu
+def test_eager_steps_use_torch() -> None:
+    x = inputs("cuda", 5, 5, 16)
+    assert short_attention(*x, None, dropout=0.0, scale=None) is None
+    with fused_kernels():
+        assert short_attention(*x, None, dropout=0.0, scale=None) is not None
+
+
+def test_an_unpickled_encoder_knows_its_attention(tmp_path: Path) -> None:
+    encoder = TextEncoder.build(lambda: None, name=str(tiny_bert_folder(tmp_path))).eval()
+    assert encoder.module.config._attn_implementation == SHORT
+    (tmp_path / "encoder").write_bytes(pickle.dumps(encoder))
+    code = (
+        "import pickle, sys, torch\n"
+        "encoder = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "tokens = encoder.prepare(['good film']).take(torch.tensor([0]))\n"
+        "print(float(encoder(tokens).sum()))\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "encoder")]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    expected = encoder(encoder.prepare(["good film"]).take(torch.tensor([0]))).detach().sum()
+    assert float(result.stdout) == pytest.approx(float(expected), rel=1e-4)
