@@ -22,6 +22,10 @@ from holdfast.core.inputs import Tokens
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+# modules that the functions below import, for a process that imports them before it forks workers
+IMPORTS = tuple(f"transformers.{name}" for name in (
+    "modeling_utils", "models.auto.modeling_auto", "models.auto.tokenization_auto", "utils.logging",
+))  # fmt: skip
 Stamp = tuple[tuple[str, int, int], ...]  # name, size and modification time per file
 
 # configuration fields for dropout of hidden states and attention; heads and complete layers have other fields
