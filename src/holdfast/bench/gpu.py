@@ -2,7 +2,7 @@
 
 Steps include drawing the batch. Times are in milliseconds, because their targets are; for runs at once the ratio is
 the throughput relative to one run after another, for texts also to one after another whose steps are not captured as
-CUDA graphs. It is counted from the end of the first run of every worker, and once more from the start of the workers.
+CUDA graphs. It is counted from the end of the first runs, one per worker, and also from the start of the workers.
 On a CPU everything is tiny.
 """
 
@@ -151,7 +151,7 @@ def _vit(sizes: Sizes) -> Backbone:
 
 
 class Pace(NamedTuple):
-    """Seconds per run, after the first run of every worker and from the start of the workers."""
+    """Seconds per run, after the first runs, one per worker, and from the start of the workers."""
 
     steady: float
     started: float
@@ -174,7 +174,7 @@ def _over_core(timer: Callable[..., Timer], device: torch.device) -> float:
 
 
 class _Ends(ProgressListener):
-    """Remembers when runs ended."""
+    """Records the end time of every run."""
 
     def __init__(self) -> None:
         self.times: list[float] = []

@@ -24,7 +24,7 @@ def with_length(options: Mapping[str, Any], entry: Entry, dataset: Dataset, *, t
         return {name: value for name, value in options.items() if name != LENGTH or value is not None}
     if task not in EXAMPLE_TASKS or not isinstance(entry, EncoderEntry) or not entry.tokens:
         return dict(options)
-    from holdfast.nn.backbones.length import choose_length
+    from holdfast.nn.backbones.length import choose_length  # imports transformers, which takes seconds
 
     examples = dataset.raw.take(counted_rows(dataset))
     try:

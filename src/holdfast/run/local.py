@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from holdfast import catalog
-from holdfast.catalog.entry import EncoderEntry
 from holdfast.core.errors import BadInput
 from holdfast.protocols.resume import stop_all_if_requested, stop_at_signal, stop_if_requested
 from holdfast.record import RunRecord
@@ -162,12 +161,7 @@ def _template(jobs: Sequence[Job], threads: int) -> Template | None:
     entries = [entry for job in jobs for _, entry in catalog.unwrap("methods", job.spec.method)]
     entries += [catalog.lookup("encoders", job.spec.encoder) for job in jobs]
     modules = dict.fromkeys(entry.target.partition(":")[0] for entry in entries)
-    names = [name for name in modules if name.startswith("holdfast.")]
-    if any(isinstance(entry, EncoderEntry) and entry.tokens for entry in entries):
-        from holdfast.nn.backbones.pretrained import IMPORTS
-
-        names += IMPORTS
-    return Template(names, _environment(threads))
+    return Template([name for name in modules if name.startswith("holdfast.")], _environment(threads))
 
 
 class _Worker:

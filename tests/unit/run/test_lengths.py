@@ -54,24 +54,6 @@ def test_short_texts_keep_the_ids_of_earlier_specs(bert, tmp_path):
     assert make_spec(LONG, encoder="tfidf").encoder_args == {}
 
 
-def test_short_texts_need_no_transformers(bert, monkeypatch):
-    def loaded(*_, **__):
-        raise AssertionError("the tokenizer of transformers was loaded")
-
-    monkeypatch.setattr("holdfast.nn.backbones.pretrained.load_tokenizer", loaded)
-    pairs = as_dataset([("good " * 20, "bad " * 20)] * 40, CLASSES, DOMAINS)
-    for short in (SHORT, dataset([100] * 40), dataset([100] * 37 + [300] * 3), pairs):
-        assert make_spec(short, encoder=bert).encoder_args == {}
-    for unclear in (LONG, dataset([120] * 40)):
-        with pytest.raises(AssertionError, match="was loaded"):
-            make_spec(unclear, encoder=bert)
-
-
-def test_a_damaged_tokenizer_is_left_to_the_encoder(tmp_path):
-    (tiny_bert(tmp_path) / "tokenizer.json").write_text("{")
-    assert make_spec(LONG, encoder=f"hf:{tmp_path}").encoder_args == {}
-
-
 def test_settings_of_an_earlier_spec_give_this_spec(bert):
     """A spec without a length reads 128 tokens, whatever the data would suggest."""
     earlier = make_spec(LONG, encoder=bert, settings={"encoder.length": None})

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
 from multiprocessing.connection import Pipe
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from holdfast.data.readers.memory import as_dataset
-from holdfast.nn.backbones.pretrained import IMPORTS
 from holdfast.run import local, template
-from holdfast.run.resolve import Request, resolve
-from holdfast.run.settings import make_spec
 from holdfast.run.template import ForkedProcess, Template
 from holdfast.run.workspace import Workspace
 
@@ -101,14 +95,3 @@ def tiny_workspace(tmp_path: Path) -> Workspace:
     from holdfast.data.synthetic import world
 
     return Workspace(world("vector", "none", domains=3, size=12), out=tmp_path).for_worker(threads=1)
-
-
-@pytest.mark.parametrize(("encoder", "tokens"), [("minilm", True), ("tfidf", False)])
-def test_what_loads_a_network_is_imported_before_workers_are_forked(monkeypatch, encoder, tokens):
-    dataset = as_dataset(["good", "bad"] * 20, ["a", "b"] * 20, ["x"] * 20 + ["y"] * 20)
-    jobs = resolve(Request(specs=[make_spec(dataset, encoder=encoder)]), Workspace(dataset))
-    monkeypatch.setattr(local, "Template", lambda modules, _: modules)
-    modules = cast("list[str]", local._template(jobs, 1))
-    assert set(IMPORTS) <= set(modules) if tokens else not any("transformers" in name for name in modules)
-    for name in modules:
-        assert importlib.import_module(name)

@@ -12,8 +12,7 @@ from holdfast.core.inputs import Tokens
 from holdfast.core.packages import minilm_folder
 from holdfast.nn.backbones import pretrained
 from holdfast.nn.backbones.companion import WHAT, GeneralEncoder
-from holdfast.nn.backbones.length import DEFAULT_LENGTH
-from holdfast.nn.backbones.text import TextEncoder
+from holdfast.nn.backbones.text import DEFAULT_LENGTH, TextEncoder
 from holdfast.nn.fusion import ConcatenatedStates
 from holdfast.nn.memory.general import STRATEGIES, Chunks, GeneralMemory, Layers, plan_reads
 from holdfast.nn.memory.substitutes import SubstituteTexts, distinct_texts

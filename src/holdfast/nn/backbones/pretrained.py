@@ -1,9 +1,4 @@
-"""Networks and tokenizers loaded by transformers: quietly, once per process, and without missing weights.
-
-Transformers is imported on first use, because that takes seconds, which a run without it need not wait for.
-"""
-
-from __future__ import annotations
+"""Networks and tokenizers loaded by transformers: quietly, once per process, and without missing weights."""
 
 import copy
 import inspect
@@ -11,21 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-# modules that the functions below import, for a process that imports them before it forks workers
-IMPORTS = tuple(f"transformers.{name}" for name in (
-    "modeling_utils", "models.auto.modeling_auto", "models.auto.tokenization_auto", "utils.logging",
-))  # fmt: skip
 Stamp = tuple[tuple[str, int, int], ...]  # name, size and modification time per file
 
 # configuration fields for dropout of hidden states and attention; heads and complete layers have other fields
@@ -41,8 +31,6 @@ DROPOUTS = (
 @contextmanager
 def quiet() -> Iterator[None]:
     """Disable progress bars and reports of unused weights."""
-    from transformers.utils import logging
-
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
@@ -84,8 +72,6 @@ def locate(name: str) -> tuple[str, Stamp]:
 
 def load_config(name: str, *, what: str) -> Any:
     """Load the configuration only."""
-    from transformers import AutoConfig
-
     place, _ = locate(name)
     with loading(what, name):
         config = AutoConfig.from_pretrained(place, trust_remote_code=False)
@@ -108,8 +94,6 @@ def load_module(name: str, *, what: str) -> PreTrainedModel:
 
 @lru_cache(maxsize=2)
 def _module(place: str, stamp: Stamp, name: str, what: str) -> PreTrainedModel:
-    from transformers import AutoModel
-
     config = load_config(name, what=what)
     with loading(what, name):
         module, missing = load_weights(AutoModel, place, config, **without_pooler(config))
@@ -120,16 +104,12 @@ def _module(place: str, stamp: Stamp, name: str, what: str) -> PreTrainedModel:
 
 def module_from_config(config: Any) -> PreTrainedModel:
     """Build a randomly initialised network."""
-    from transformers import AutoModel
-
     with quiet():
         return AutoModel.from_config(config, trust_remote_code=False, **without_pooler(config)).float()
 
 
 def without_pooler(config: Any) -> dict[str, bool]:
     """Keywords that leave out the pooling layer, which is unused and often has no trained weights."""
-    from transformers import MODEL_MAPPING
-
     parameters = inspect.signature(MODEL_MAPPING[type(config)].__init__).parameters
     return {"add_pooling_layer": False} if "add_pooling_layer" in parameters else {}
 
@@ -161,8 +141,6 @@ def load_tokenizer(name: str, *, what: str) -> Any:
 
 @lru_cache(maxsize=4)
 def _tokenizer(place: str, stamp: Stamp, name: str, what: str) -> Any:
-    from transformers import AutoTokenizer
-
     with loading(what, name):
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     if not tokenizer.is_fast:

@@ -1,23 +1,29 @@
 """Attention among few tokens, as in short texts, by one kernel per pass in steps that become a CUDA graph.
 
-The kernels of torch are made for long sequences: for 48 texts of 52 tokens they take several times as long and occupy
-the whole GPU, which many runs share. Transformers calls these by the name of an attention implementation.
+The kernels of torch are optimised for long sequences: for 48 texts of 52 tokens they take several times as long and
+occupy all of the GPU, which many runs share. Transformers calls these by the name of an attention implementation.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from holdfast.core.kernels import differentiable_gradients, fused, kernels
 from holdfast.core.tape import exporting
+from holdfast.nn.backbones.packing import AFTER_PADDING, FROM_ZERO
 
 SHORT = "short_sdpa"
+TYPES = (*FROM_ZERO, *AFTER_PADDING, "distilbert")  # of networks; others may compare the name of their implementation
 OTHERS = ("position_bias", "softcap", "cache")  # options of an attention that only transformers computes
 MAX_TOKENS = 128  # a program holds the weights of all pairs of tokens
 WIDTHS = (16, 32, 64)  # of a head
@@ -25,24 +31,26 @@ LOW = (1 << 32) - 1  # the low 32 bits
 
 
 def use_short_attention(module: Any) -> None:
-    """Let a transformer compute attention among few tokens by own kernels, and everything else as before."""
-    if getattr(module.config, "_attn_implementation", None) == "sdpa" and register_short_attention():
-        module.config._attn_implementation = SHORT
+    """Let a transformer compute attention among few tokens with custom kernels, and everything else as before.
+
+    The code of the network must choose mask and attention by the name of the implementation, as it does since version 5
+    of transformers.
+    """
+    names, config = vars(sys.modules[type(module).__module__]), module.config
+    chooses = "create_bidirectional_mask" in names and "ALL_ATTENTION_FUNCTIONS" in names
+    if chooses and config.model_type in TYPES and config._attn_implementation == "sdpa":
+        register_short_attention()
+        config._attn_implementation = SHORT
 
 
 @cache
-def register_short_attention() -> bool:
-    """Make the implementation known to transformers; false for versions without a choice of the mask."""
-    from transformers import AttentionInterface
+def register_short_attention() -> None:
+    """Add the implementation to those of transformers, with the mask of `sdpa`, if this version can choose the mask."""
+    with suppress(ImportError):
+        from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-    try:
-        from transformers import AttentionMaskInterface
-        from transformers.masking_utils import sdpa_mask
-    except ImportError:  # before 4.53
-        return False
-    AttentionInterface.register(SHORT, _forward)
-    AttentionMaskInterface.register(SHORT, sdpa_mask)
-    return True
+        AttentionInterface.register(SHORT, _forward)
+        AttentionMaskInterface.register(SHORT, sdpa_mask)
 
 
 def _forward(
@@ -50,8 +58,6 @@ def _forward(
     scaling: float | None = None, is_causal: bool | None = None, **options: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     """Return the attention (b, t, h, d); the parameters are those of transformers."""
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     if not causal and all(options.get(name) is None for name in OTHERS):
         out = short_attention(query, key, value, attention_mask, dropout=dropout, scale=scaling)
@@ -85,8 +91,8 @@ def short_attention(
 
 def dropout_factors(seed: Tensor, shape: Sequence[int], dropout: float) -> Tensor:
     """Return what the kernels multiply the weights (b, h, t, u) by: 0, or 1 / (1 - dropout)."""
-    place = torch.arange(math.prod(shape), device=seed.device).view(*shape)
-    number = _scramble((place + _scramble(seed)) & LOW) >> 8  # of 24 bits
+    position = torch.arange(math.prod(shape), device=seed.device).view(*shape)
+    number = _scramble((position + _scramble(seed)) & LOW) >> 8  # of 24 bits
     return (number >= dropout * 2**24) / (1 - dropout)
 
 

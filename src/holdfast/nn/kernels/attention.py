@@ -78,15 +78,15 @@ def _arguments(query: Tensor, key: Tensor, mask: Tensor | None, dropout: float) 
 def _tile(x, b, h, b_stride, h_stride, t_stride, t, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """Load one head (ROWS, WIDTH); rows after the last are 0."""
     i, c = tl.arange(0, ROWS), tl.arange(0, WIDTH)
-    places = x + b * b_stride + h * h_stride + i[:, None] * t_stride + c[None, :]
-    return tl.load(places, mask=(i < t)[:, None], other=0)
+    pointers = x + b * b_stride + h * h_stride + i[:, None] * t_stride + c[None, :]
+    return tl.load(pointers, mask=(i < t)[:, None], other=0)
 
 
 @kernel
 def _store(out, tile, b, h, b_stride, h_stride, t_stride, t, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     i, c = tl.arange(0, ROWS), tl.arange(0, WIDTH)
-    places = out + b * b_stride + h * h_stride + i[:, None] * t_stride + c[None, :]
-    tl.store(places, tile.to(out.dtype.element_ty), mask=(i < t)[:, None])
+    pointers = out + b * b_stride + h * h_stride + i[:, None] * t_stride + c[None, :]
+    tl.store(pointers, tile.to(out.dtype.element_ty), mask=(i < t)[:, None])
 
 
 @kernel
@@ -109,7 +109,7 @@ def _weights(
 def _dropout_factors(seed, head, t, u, dropout, ROWS: tl.constexpr, COLS: tl.constexpr):
     """Return the factor (ROWS, COLS) of every weight: 0, or the inverse probability of not dropping it.
 
-    The random number of a weight depends on the seed and on its place.
+    The random number of a weight depends on the seed and on its position.
     """
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, COLS)[None, :]
     start = _scramble(tl.load(seed).to(tl.uint32))
@@ -150,7 +150,7 @@ def _attention_gradients(
     heads, t, u, dropout, scale,
     MASKED: tl.constexpr, DROPOUT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """One program per text and head, which computes the weights again."""
+    """One program per text and head, which recomputes the weights."""
     head = tl.program_id(0)
     b, h = (head // heads).to(tl.int64), head % heads
     q = _tile(query, b, h, qb, qh, qt, t, ROWS, WIDTH)

@@ -106,6 +106,12 @@ def _rank(x):
 
 
 @kernel
+def _larger(a, b):
+    """Return the larger number, NaN if one of them is NaN, so that a diverged key is selected."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@kernel
 def _top(rank, k, BITS: tl.constexpr):
     """Mark the k highest ranks, and return their positions in a list: the k-th is determined bit by bit.
 
@@ -134,7 +140,8 @@ def _top_scores(
         within, j = tl.arange(0, GROUP)[None, :], tl.arange(0, SIDE)
         each = tl.arange(0, SIZE // GROUP)
         at = each[:, None] * GROUP + within
-        largest = tl.max(tl.load(scores + r * n + at, mask=at < n, other=-float("inf")).to(tl.float32), 1)
+        score = tl.load(scores + r * n + at, mask=at < n, other=-float("inf")).to(tl.float32)
+        largest = tl.reduce(score, 1, _larger)
         best, to = _top(tl.where(each * GROUP < n, _rank(largest) >> LOW, 0), k, 32 - LOW)
         tl.store(indices + r * k + to, each, mask=best)
         tl.debug_barrier()  # what other threads of this program wrote is read now
@@ -241,8 +248,8 @@ def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, *, spa
         number = (row[1:] != row[:-1]).cumsum(0, dtype=torch.int32)  # (n - 1,) segment of every choice but the first
         size, chosen = n, torch.empty_like(row)
     # where the choices of each segment begin and end in the sorted list; 0 and 0 for a table row without choices
-    make = torch.empty if sparse else torch.zeros
-    starts, ends = make(2, size, dtype=torch.int32, device=row.device)
+    allocate = torch.empty if sparse else torch.zeros
+    starts, ends = allocate(2, size, dtype=torch.int32, device=row.device)
     launch(_edges, (blocks,), (row, number, chosen, starts, ends), n, SPARSE=sparse, BLOCK=1024)
     if sparse:
         segments = int(number[-1]) + 1 if n > 1 else n

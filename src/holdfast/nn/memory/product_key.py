@@ -205,8 +205,10 @@ class _Selection(torch.autograd.Function):
         ctx.save_for_backward(*output)  # outputs, so that a second derivative passes through the weights
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
         (weights, slots), (grad, _), n = ctx.saved_tensors, grads, ctx.n
+        if grad is None:
+            return None, None, None
         if not torch.is_grad_enabled():
             return kernels("memory", weights).best_pairs_gradient(weights, slots, grad, n, ctx.dtype), None, None
         by_logits = weights * (grad - (weights * grad).sum(-1, keepdim=True))  # (b, h, k)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, FalconConfig, FalconModel
 
 from holdfast.core.kernels import fused_kernels
 from holdfast.nn.backbones import short_attention as module
@@ -177,6 +177,20 @@ def test_a_decoder_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     use_short_attention(network)
     assert network.config._attn_implementation == SHORT
     torch.testing.assert_close(network(ids).last_hidden_state, expected)
+
+
+def test_networks_that_compare_the_name_are_left_alone() -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 50}
+    network = FalconModel(FalconConfig(**sizes)).eval()
+    use_short_attention(network)
+    assert network.config._attn_implementation == "sdpa"
+
+
+def test_networks_of_older_versions_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sys.modules[BertModel.__module__], "create_bidirectional_mask")
+    network = tiny_bert()
+    use_short_attention(network)
+    assert network.config._attn_implementation == "sdpa"
 
 
 def test_other_implementations_stay() -> None:

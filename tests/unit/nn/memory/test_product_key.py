@@ -50,7 +50,7 @@ def test_read_equals_exhaustive_search(dtype, close, top, query, device):
         torch.testing.assert_close(actual, reference, rtol=10 * close, atol=10 * close)
 
 
-SIZES = [(40, 32), (33, 7), (64, 1), (5, 5), (1000, 30)]
+SIZES = [(40, 32), (33, 7), (64, 1), (5, 5), (1, 1), (1000, 30)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -66,6 +66,39 @@ def test_kernels_select_the_best_pairs(n, k, dtype, device, monkeypatch):
     if device == "cpu":
         interpret_kernels(monkeypatch, product_key)
     check_selection(torch.randn(2, 6, n, device=device).to(dtype), k)
+
+
+@pytest.mark.parametrize("device", KERNEL_DEVICES)
+@pytest.mark.parametrize("n", [9, 200])
+def test_kernels_select_a_diverged_key(n, device, monkeypatch):
+    if device == "cpu":
+        interpret_kernels(monkeypatch, product_key)
+    scores = torch.randn(2, 6, n, device=device)
+    scores[0, :, 5] = torch.nan
+    weights, slots = select(scores, 4, heads=2)
+    assert bool((slots // n == 5).any(-1).all())
+    assert bool(weights.isnan().any(-1).all())
+
+
+class NoGradient(torch.autograd.Function):
+    """Returns its input, without a gradient."""
+
+    @staticmethod
+    def forward(_, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(_, *grads):
+        return None
+
+
+@pytest.mark.parametrize("device", KERNEL_DEVICES)
+def test_weights_without_a_gradient(device, monkeypatch):
+    if device == "cpu":
+        interpret_kernels(monkeypatch, product_key)
+    scores = torch.randn(2, 6, 9, device=device, requires_grad=True)
+    result = NoGradient.apply(select(scores, 4, heads=2)[0])
+    assert torch.autograd.grad(result.sum(), scores, allow_unused=True) == (None,)
 
 
 def check_selection(scores, k):

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
+from holdfast.nn.memory import read
 from holdfast.nn.memory.read import weighted_rows
+from tests.devices import GPU, KERNEL_DEVICES, interpret_kernels
 
-GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 # rounding of the result: both sides accumulate in a wider type
 CLOSE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-2}
 
@@ -34,6 +35,19 @@ def far(a, b):
 @pytest.mark.parametrize("shape", [{}, {"hot": True}, {"k": 1, "b": 1}, {"m": 30}, {"d": 33, "k": 37}], ids=str)
 @pytest.mark.parametrize("sparse", [False, True])
 def test_values_and_gradients_equal_a_naive_sum(dtype, device, shape, sparse):
+    check(dtype, device, shape, sparse)
+
+
+@pytest.mark.parametrize("device", KERNEL_DEVICES)
+@pytest.mark.parametrize("d", [1, 2, 3, 64, 72])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_kernels_handle_every_width(device, d, sparse, monkeypatch):
+    if device == "cpu":
+        interpret_kernels(monkeypatch, read)
+    check(torch.float32, device, {"m": 30, "b": 3, "d": d}, sparse)
+
+
+def check(dtype, device, shape, sparse):
     table, rows, weights, grad = case(dtype, device, **shape)
     t, w = table.clone().requires_grad_(), weights.clone().requires_grad_()
     exact = table.double().requires_grad_(), weights.double().requires_grad_()
