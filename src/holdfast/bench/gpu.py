@@ -102,7 +102,9 @@ def run(device: torch.device) -> list[Result]:
                 gain = partial(_gain, timed, sizes, mode)
                 results.append(attempt(name, gain, bar=4.0 if gpu else None, at_least=True))
             started = partial(_gain, timed, sizes, "auto", started=True)
-            results.append(attempt(f"{case}, with the start of the workers", started, bar=None, at_least=True))
+            results.append(
+                attempt(f"{case}, with the start of the workers", started, bar=4.0 if gpu else None, at_least=True)
+            )
             if kind == "graph" and gpu:
                 short = replace(sizes, run_steps=sizes.core_steps)
                 slower = partial(_over_core, partial(_timer, kind, shift, settings, short, folder=Path(folder)), device)
