@@ -10,6 +10,7 @@ import typer
 
 from holdfast.cli import options
 from holdfast.cli.console import STARTED, print_json, progress, say, show_records
+from holdfast.run.template import start_early
 
 if TYPE_CHECKING:
     from holdfast.api import Comparison
@@ -102,6 +103,7 @@ def compare(
 
     Run the same command again to continue; finished runs are not repeated.
     """
+    start_early(jobs)  # before torch is imported
     from holdfast.api import compare as run
     from holdfast.core.parallel import process_group
     from holdfast.run.progress import with_logging

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from holdfast.cli import options
 from holdfast.cli.console import print_json, progress, say, show
+from holdfast.run.template import start_early
 
 if TYPE_CHECKING:
     from holdfast.recipes.reproduce import Reproduction
@@ -73,6 +74,7 @@ def reproduce(
 
     Run the same command again to continue; finished runs are not repeated.
     """
+    start_early(jobs)  # before torch is imported
     from holdfast.recipes.reproduce import reproduce as run
     from holdfast.report.engagement import inactive_notes
 

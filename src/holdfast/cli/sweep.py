@@ -7,6 +7,7 @@ import typer
 
 from holdfast.cli import options
 from holdfast.cli.console import print_json, progress, say, show_records
+from holdfast.run.template import start_early
 
 
 def sweep(
@@ -58,6 +59,7 @@ def sweep(
 
     Repeat the command to resume; with more trials it adds to the finished ones.
     """
+    start_early(jobs)  # before torch is imported
     from holdfast.search.sweep import sweep as run
 
     keywords = options.run_keywords(locals())

@@ -10,6 +10,7 @@ from holdfast.catalog.entry import EXAMPLE_TASKS, EncoderEntry, Entry
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.splits import TEST
+from holdfast.run.template import import_early
 
 LENGTH = "length"
 SAMPLE = 100  # texts per domain whose tokens are counted
@@ -24,7 +25,8 @@ def with_length(options: Mapping[str, Any], entry: Entry, dataset: Dataset, *, t
         return {name: value for name, value in options.items() if name != LENGTH or value is not None}
     if task not in EXAMPLE_TASKS or not isinstance(entry, EncoderEntry) or not entry.tokens:
         return dict(options)
-    from holdfast.nn.backbones.length import choose_length  # imports transformers, which takes seconds
+    import_early(entry.target.partition(":")[0])  # as the next line, imports transformers, which takes seconds
+    from holdfast.nn.backbones.length import choose_length
 
     examples = dataset.raw.take(counted_rows(dataset))
     try:

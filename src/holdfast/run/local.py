@@ -24,11 +24,13 @@ from holdfast.run.gpu_memory import Capacity
 from holdfast.run.jobs import MAX_ATTEMPTS, Job, Keep, Outcomes, cache_inputs, keep_all, run_job, worker_workspace
 from holdfast.run.mps import mps_daemon, with_share
 from holdfast.run.progress import ProgressListener
-from holdfast.run.template import Template
+from holdfast.run.template import Template, cores, environment, shared_template
 from holdfast.run.workspace import Workspace
 
 STOP_SECONDS = 60.0  # time that a worker has to finish its step and save
 POLL_SECONDS = 0.2  # interval at which a request to stop is noticed
+KERNELS = "holdfast.nn.kernels.memory"  # of these, every process on a GPU runs one to see whether Triton works
+LOADED = ("holdfast.nn.", "transformers.models.")  # packages of which workers need what this process has imported
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,6 @@ def parse_jobs(text: str) -> Local:
     return Local(int(text))
 
 
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
 def parallel_runs(device: torch.device) -> int:
     """Return the largest number of runs at once: one per core, at least one per GPU, whose memory may allow fewer."""
     return max(cores(), torch.cuda.device_count()) if device.type == "cuda" else cores()
@@ -88,17 +85,13 @@ def _in_workers(
     With `measured`, workers on a GPU start as its memory allows, up to `count`.
     """
     threads = max(1, cores() // count)
-    template = _template(jobs, threads)  # imports while this process fills the cache
-    try:
-        shared = worker_workspace(jobs, workspace, threads=threads)
+    template = _template(jobs, threads, workspace.device)  # imports while this process fills the cache
+    shared = worker_workspace(jobs, workspace, threads=threads)
 
-        def start(index: int, workers: int) -> _Worker:
-            return _Worker(shared, index, variables=with_share(variables, workers, len(jobs)), template=template)
+    def start(index: int, workers: int) -> _Worker:
+        return _Worker(shared, index, variables=with_share(variables, workers, len(jobs)), template=template)
 
-        yield from _distribute(jobs, start, workspace, watch=watch, count=count, keep=keep, measured=measured)
-    finally:
-        if template is not None:
-            template.close()
+    yield from _distribute(jobs, start, workspace, watch=watch, count=count, keep=keep, measured=measured)
 
 
 def _distribute(
@@ -154,14 +147,16 @@ def _distribute(
         _stop(workers)
 
 
-def _template(jobs: Sequence[Job], threads: int) -> Template | None:
-    """Start the process that forks workers, with the modules of these jobs; None where workers are not forked."""
-    if sys.platform != "linux":
+def _template(jobs: Sequence[Job], threads: int, device: torch.device) -> Template | None:
+    """Return the process that forks workers, with the modules of these jobs; None where workers are not forked."""
+    if (template := shared_template(threads)) is None:
         return None
     entries = [entry for job in jobs for _, entry in catalog.unwrap("methods", job.spec.method)]
     entries += [catalog.lookup("encoders", job.spec.encoder) for job in jobs]
-    modules = dict.fromkeys(entry.target.partition(":")[0] for entry in entries)
-    return Template([name for name in modules if name.startswith("holdfast.")], _environment(threads))
+    modules = [name for entry in entries if (name := entry.target.partition(":")[0]).startswith("holdfast.")]
+    modules += [KERNELS] if device.type == "cuda" else []
+    template.load(dict.fromkeys([*modules, *(name for name in list(sys.modules) if name.startswith(LOADED))]))
+    return template
 
 
 class _Worker:
@@ -179,7 +174,7 @@ class _Worker:
         self.process = forked or subprocess.Popen(
             [sys.executable, "-m", "holdfast.run.worker", str(other_end.fileno())],
             pass_fds=[other_end.fileno()],
-            env={**_environment(workspace.worker.threads), **own},
+            env={**environment(workspace.worker.threads), **own},
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C reaches the driver only, which stops its workers
         )
@@ -200,13 +195,6 @@ def _send(connection: Connection, message: Any) -> None:
     content = pickle.dumps(message)  # `send` would share the memory of tensors, which works with child processes only
     with suppress(ConnectionError):  # the worker died, which the next `recv` notices
         connection.send_bytes(content)
-
-
-def _environment(threads: int) -> dict[str, str]:
-    """Return the environment of workers: the modules of this process, and their share of the threads."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    path = os.pathsep.join(dict.fromkeys(folder for folder in sys.path if folder))
-    return {**os.environ, **dict.fromkeys(names, str(threads)), "PYTHONPATH": path}
 
 
 def _gpu(workspace: Workspace, index: int) -> dict[str, str]:

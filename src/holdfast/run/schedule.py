@@ -16,8 +16,9 @@ from holdfast.run.budget import Allowance, Budget, is_core, left_out_note, spec_
 from holdfast.run.estimate import PROBE_SECONDS, Estimate, estimate
 from holdfast.run.execute import run_all
 from holdfast.run.jobs import Engine, Job
-from holdfast.run.local import Local, cores
+from holdfast.run.local import Local
 from holdfast.run.progress import ProgressListener
+from holdfast.run.template import cores
 from holdfast.run.timing import Timing, configuration, format_seconds
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec

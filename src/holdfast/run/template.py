@@ -1,12 +1,15 @@
 """A process that has imported what workers need and forks them, so that a worker starts in milliseconds, not seconds.
 
-The driver sends one JSON document per request, with the worker's end of a connection where a worker is to be forked,
-and receives one answer. Workers of a GPU initialise CUDA after the fork; if an import did so before, the fork starts a
-new interpreter instead. Only Linux forks safely after these imports: elsewhere every worker is a new interpreter.
+The driver sends one JSON document per request, with file descriptors where a worker is to be forked, and receives one
+answer; requests to import have none, so that the driver goes on meanwhile. All runs of a driver share the process, and
+a command starts it before its own imports. Workers of a GPU initialise CUDA after the fork; if an import did so before,
+the fork starts a new interpreter instead. Only Linux forks safely after these imports: elsewhere every worker is a new
+interpreter.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
@@ -14,51 +17,111 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 MAX_MESSAGE = 1 << 20
 POLL_SECONDS = 0.02
+IDLE_SECONDS = 600.0  # after which the process ends if it has no workers
 WORKER = "holdfast.run.worker"
+OUTPUTS = (1, 2)  # descriptors of standard output and standard error
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Return the environment of workers: the modules of this process, and their share of the threads."""
+    path = os.pathsep.join(dict.fromkeys(folder for folder in sys.path if folder))
+    return {**os.environ, **dict.fromkeys(THREADS, str(threads)), "PYTHONPATH": path}
 
 
 class Template:
-    """The driver's side: starts the process, which imports `modules`, and lets it fork workers."""
+    """The driver's side: starts the process, which imports modules, and lets it fork workers."""
 
-    def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, threads: int) -> None:
+        self.threads, self.driver, self.lock = threads, os.getpid(), threading.Lock()
         self.socket, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other_end:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.run.template", str(other_end.fileno()), *modules],
+                [sys.executable, "-m", "holdfast.run.template", str(other_end.fileno())],
                 pass_fds=[other_end.fileno()],
-                env=dict(environment),
+                env=environment(threads),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C reaches the driver only
             )
 
+    def load(self, modules: Iterable[str]) -> None:
+        """Let the process import modules; those that it cannot import are left out."""
+        with suppress(OSError), self.lock:
+            self.socket.send(json.dumps({"import": list(modules)}).encode())
+
     def fork(self, descriptor: int, variables: Mapping[str, str]) -> ForkedProcess | None:
-        """Fork a worker with this end of a connection and these variables; None if the process is gone."""
-        answer = self.ask({"fork": dict(variables)}, [descriptor])
+        """Fork a worker with this end of a connection, and with the environment, folder and outputs of this process.
+
+        The variables are added to its environment. Returns None if the process is gone.
+        """
+        state = {"variables": {**environment(self.threads), **variables}, "path": sys.path}
+        folder = os.open(os.curdir, os.O_RDONLY)
+        answer = self.ask({"fork": state}, [descriptor, folder, *OUTPUTS])
+        os.close(folder)
         return None if answer is None else ForkedProcess(self, int(answer))
 
     def ask(self, request: Mapping[str, Any], descriptors: Sequence[int] = ()) -> Any:
         """Return the answer to a request; None if the process is gone."""
         try:
-            socket.send_fds(self.socket, [json.dumps(request).encode()], list(descriptors))
-            answer = self.socket.recv(MAX_MESSAGE)
+            with self.lock:
+                socket.send_fds(self.socket, [json.dumps(request).encode()], list(descriptors))
+                answer = self.socket.recv(MAX_MESSAGE)
         except OSError:
             return None
         return json.loads(answer) if answer else None
 
     def close(self) -> None:
         """End the process; its workers notice that the driver is gone by their own connections."""
-        self.socket.close()
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(1)
-        self.process.kill()
-        self.process.wait()
+        if self.driver == os.getpid():  # not in a copy of the driver
+            self.socket.close()
+            self.process.kill()
+            self.process.wait()
+
+
+_running: Template | None = None
+
+
+def shared_template(threads: int) -> Template | None:
+    """Return the process for workers with this number of threads, which is started if necessary.
+
+    It ends with this process, or after some minutes without workers. Returns None where workers are not forked.
+    """
+    global _running
+    if sys.platform != "linux":
+        return None
+    own = _running is not None and _running.driver == os.getpid()
+    if _running is None or not own or _running.threads != threads or _running.process.poll() is not None:
+        if _running is not None:
+            _running.close()
+        _running = Template(threads)
+        atexit.register(_running.close)
+    return _running
+
+
+def start_early(jobs: str | None) -> None:
+    """Start the process for the workers of `--jobs`, if there are several: it imports torch while this one does."""
+    count = cores() if jobs == "auto" else int(jobs) if jobs and jobs.isdecimal() else 1
+    if count > 1:
+        shared_template(max(1, cores() // count))
+
+
+def import_early(*modules: str) -> None:
+    """Let the process import modules, if it runs, while this one does the same."""
+    if _running is not None and _running.driver == os.getpid():
+        _running.load(modules)
 
 
 class ForkedProcess:
@@ -90,20 +153,29 @@ class ForkedProcess:
             self.template.ask({"kill": self.pid})
 
 
-def main(descriptor: int, modules: Sequence[str]) -> None:
-    """Import the modules, then answer requests until the driver is gone."""
+def main(descriptor: int) -> None:
+    """Import what every worker needs, then answer requests until the driver is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for name in (WORKER, *modules):
-        with suppress(ImportError):  # a run that needs it reports the reason
-            importlib.import_module(name)
+    _import([WORKER])
+    workers: set[int] = set()
     with socket.socket(fileno=descriptor) as requests:
+        requests.settimeout(IDLE_SECONDS)
         while True:
-            message, descriptors, _, _ = socket.recv_fds(requests, MAX_MESSAGE, 1)
+            try:
+                message, descriptors, _, _ = socket.recv_fds(requests, MAX_MESSAGE, 2 + len(OUTPUTS))
+            except TimeoutError:
+                if all(_exit_code(pid) is not None for pid in workers):
+                    return
+                continue
             if not message:
                 return
             request = json.loads(message)
+            if "import" in request:
+                _import(request["import"])
+                continue
             if "fork" in request:
-                answer: Any = _fork(requests, descriptors[0], request["fork"])
+                answer: Any = _fork(requests, descriptors, request["fork"])
+                workers.add(answer)
             elif "kill" in request:
                 with suppress(ProcessLookupError):
                     os.kill(request["kill"], signal.SIGKILL)
@@ -114,17 +186,35 @@ def main(descriptor: int, modules: Sequence[str]) -> None:
                 requests.send(json.dumps(answer).encode())
 
 
-def _fork(requests: socket.socket, descriptor: int, variables: Mapping[str, str]) -> int:
+def _import(modules: Iterable[str]) -> None:
+    for name in modules:
+        with suppress(ImportError):  # a run that needs it reports the reason
+            importlib.import_module(name)
+    if "triton" in sys.modules:
+        with suppress(ImportError, OSError):  # other versions have it elsewhere
+            from triton.runtime.cache import triton_key  # pyright: ignore[reportMissingImports]
+
+            triton_key()  # reads 400 MB, once per process
+
+
+def _fork(requests: socket.socket, descriptors: Sequence[int], state: Mapping[str, Any]) -> int:
     """Fork a worker and return its number."""
     pid = os.fork()
     if pid:
-        os.close(descriptor)
+        for descriptor in descriptors:
+            os.close(descriptor)
         return pid
     code = 1
     try:
         requests.close()
-        os.environ.update(variables)
-        _run_worker(descriptor)
+        connection, folder, *outputs = descriptors
+        for own, descriptor in zip(OUTPUTS, outputs, strict=True):
+            os.dup2(descriptor, own)
+        os.fchdir(folder)
+        os.environ.clear()
+        os.environ.update(state["variables"])
+        sys.path[:] = state["path"]
+        _run_worker(connection)
         code = 0
     finally:
         sys.stdout.flush()
@@ -159,4 +249,4 @@ def _exit_code(pid: int) -> int | None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    main(int(sys.argv[1]))

@@ -26,6 +26,7 @@ def main(connection: Connection) -> None:
     """Run jobs until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     workspace = connection.recv()
+    threading.Thread(target=_initialise, args=(workspace.device,), daemon=True).start()
     jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, jobs), daemon=True).start()
     workspace.worker.install()
@@ -39,6 +40,12 @@ def main(connection: Connection) -> None:
             return
         except Exception:
             _send(connection, "failed", traceback.format_exc())
+
+
+def _initialise(device: torch.device) -> None:
+    """Initialise a GPU, which takes a second, while the first run reads its examples and weights."""
+    with suppress(RuntimeError):  # the run fails with the same error
+        torch.empty(1, device=device)
 
 
 class _Reports:

@@ -18,11 +18,12 @@ from holdfast.run import local as processes
 from holdfast.run import resolve as resolving
 from holdfast.run.execute import run_all
 from holdfast.run.jobs import MAX_ATTEMPTS, Job, StepReporter, cache_inputs, worker_workspace
-from holdfast.run.local import Local, cores, parallel_runs, parse_jobs
+from holdfast.run.local import Local, parallel_runs, parse_jobs
 from holdfast.run.progress import ProgressListener
 from holdfast.run.ray import Ray
 from holdfast.run.resolve import Request, resolve
 from holdfast.run.settings import make_spec
+from holdfast.run.template import cores, environment
 from holdfast.run.workspace import Workspace
 
 
@@ -143,6 +144,7 @@ def test_closing_early_ends_all_workers_and_saves_the_run(workspace, specs, tmp_
 
 
 def test_run_whose_workers_always_die_is_given_up(workspace, specs, tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "shared_template", lambda threads: None)
     monkeypatch.setattr(sys, "executable", "false")
     with pytest.raises(BadInput, match=f"died {MAX_ATTEMPTS} times.*memory.*--jobs"):
         run_specs(specs[:2], workspace, tmp_path, engine=Local(2))
@@ -165,7 +167,7 @@ def test_workers_share_cores_and_gpus(workspace, tmp_path, monkeypatch):
     shared = workspace.for_worker(threads=3)
     monkeypatch.setenv("HOLDFAST_SAVE_SECONDS", "7")
     assert workspace.for_worker(threads=3).worker.environment["HOLDFAST_SAVE_SECONDS"] == "7"
-    assert processes._environment(shared.worker.threads)["OMP_NUM_THREADS"] == "3"
+    assert environment(shared.worker.threads)["OMP_NUM_THREADS"] == "3"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     on_gpus = replace(shared, device=torch.device("cuda"))
     assert [processes._gpu(on_gpus, i)["CUDA_VISIBLE_DEVICES"] for i in range(3)] == ["4", "6", "4"]

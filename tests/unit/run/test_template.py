@@ -1,17 +1,22 @@
-"""The process that forks workers: requests and answers, a worker that dies, and a process that is gone."""
+"""The process that forks workers: requests and answers, a worker that dies, a process that is gone, a shared process."""
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
+import socket
 import subprocess
 import sys
+import threading
+import time
 from multiprocessing.connection import Pipe
 from pathlib import Path
 
 import pytest
 
 from holdfast.run import local, template
-from holdfast.run.template import ForkedProcess, Template
+from holdfast.run.template import ForkedProcess, Template, import_early, shared_template, start_early
 from holdfast.run.workspace import Workspace
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
@@ -19,7 +24,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are for
 
 @pytest.fixture(scope="module")
 def forking():
-    each = Template(["holdfast.methods.erm", "holdfast.no_such_module"], local._environment(1))
+    each = Template(1)
+    each.load(["holdfast.methods.erm", "holdfast.no_such_module"])
     yield each
     each.close()
 
@@ -30,7 +36,7 @@ def parent_of(pid: int) -> int:
 
 def test_a_worker_is_forked_and_ends_with_its_connection(forking, tiny_workspace):
     own, other = Pipe()
-    worker = forking.fork(other.fileno(), {"HOLDFAST_TEST_VARIABLE": "1"})
+    worker = forking.fork(other.fileno(), {})
     other.close()
     assert isinstance(worker, ForkedProcess)
     assert parent_of(worker.pid) == forking.process.pid
@@ -56,7 +62,7 @@ def test_a_killed_worker_has_the_code_of_its_signal(forking):
 
 
 def test_without_the_process_a_worker_is_a_new_interpreter(tiny_workspace):
-    gone = Template([], local._environment(1))
+    gone = Template(1)
     gone.process.kill()
     gone.process.wait()
     own, other = Pipe()
@@ -88,6 +94,111 @@ def test_a_fork_after_cuda_starts_a_new_interpreter(monkeypatch):
     assert os.get_inheritable(other.fileno())
     own.close()
     other.close()
+
+
+REPORT = """
+import json, os, sys
+
+def report(path):
+    names = ("holdfast.methods.erm", "holdfast.nn.backbones.gmap")
+    with open(path, "w") as file:
+        json.dump({"variables": dict(os.environ), "loaded": [name for name in names if name in sys.modules]}, file)
+    print("printed by a worker", flush=True)
+    raise SystemExit
+"""
+
+
+class Call:
+    """Calls a function where it is unpickled."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+def test_a_worker_has_the_state_of_the_driver_at_the_fork(forking, tmp_path, monkeypatch, capfd):
+    (tmp_path / "reporting.py").write_text(REPORT)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_TEST_NEW", "1")
+    monkeypatch.delenv("PATH")
+    own, other = Pipe()
+    worker = forking.fork(other.fileno(), {"CUDA_VISIBLE_DEVICES": "7"})
+    other.close()
+    own.send(Call(importlib.import_module("reporting").report, "report.json"))
+    assert worker.wait(30) == 1  # of SystemExit
+    own.close()
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["loaded"] == ["holdfast.methods.erm"]
+    assert report["variables"]["CUDA_VISIBLE_DEVICES"] == "7"
+    assert report["variables"]["HOLDFAST_TEST_NEW"] == "1"
+    assert report["variables"]["OMP_NUM_THREADS"] == "1"
+    assert "PATH" not in report["variables"]
+    assert "printed by a worker" in capfd.readouterr().out
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Processes that are started, none of which exists before."""
+    each: list[Template] = []
+
+    class Started(Template):
+        def __init__(self, threads: int) -> None:
+            super().__init__(threads)
+            each.append(self)
+
+    monkeypatch.setattr(template, "_running", None)
+    monkeypatch.setattr(template, "Template", Started)
+    yield each
+    for process in each:
+        process.close()
+
+
+def test_all_runs_share_a_process_until_it_ends(started):
+    first = shared_template(1)
+    assert shared_template(1) is first
+    first.process.kill()
+    first.process.wait()
+    second = shared_template(1)
+    assert second is not first
+    assert shared_template(2).threads == 2  # threads are set before the imports
+    assert second.process.poll() is not None
+    assert [each.threads for each in started] == [1, 1, 2]
+
+
+def test_a_command_starts_the_process_for_several_jobs_only(started, monkeypatch):
+    monkeypatch.setattr(template, "cores", lambda: 8)
+    for jobs in (None, "1", "0", "-3", "many"):
+        start_early(jobs)
+    import_early("holdfast.methods.erm")  # nothing runs
+    assert not started
+    start_early("2")
+    start_early("auto")
+    assert [each.threads for each in started] == [4, 1]
+    requests = []
+    monkeypatch.setattr(started[1], "load", requests.append)
+    import_early("holdfast.methods.erm")
+    assert requests == [("holdfast.methods.erm",)]
+
+
+def test_the_process_ends_without_workers_and_requests(monkeypatch):
+    monkeypatch.setattr(template, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(template, "_exit_code", lambda pid: None if time.monotonic() < ends else 0)
+    monkeypatch.setattr(template, "_fork", lambda *_: 12)
+    monkeypatch.setattr(template.signal, "signal", lambda *_: None)
+    own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    thread = threading.Thread(target=template.main, args=(other.detach(),))
+    ends = time.monotonic() + 0.6  # of the worker
+    thread.start()
+    own.send(json.dumps({"fork": {}}).encode())
+    assert json.loads(own.recv(100)) == 12
+    thread.join(0.3)
+    assert thread.is_alive()
+    thread.join(20)
+    assert not thread.is_alive()
+    own.close()
 
 
 @pytest.fixture
