@@ -2,8 +2,8 @@
 
 Steps include drawing the batch. Times are in milliseconds, because their targets are; for runs at once the ratio is
 the throughput relative to one run after another, for texts also to one after another whose steps are not captured as
-CUDA graphs. It is counted from the end of the first runs, one per worker, and also from the start of the workers.
-On a CPU everything is tiny.
+CUDA graphs. It is counted from the end of the first runs, one per worker, and also from the start of the workers. The
+process that forks them is started first, as commands with `--jobs` do. On a CPU everything is tiny.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from holdfast.run.local import Local
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import Request, resolve
 from holdfast.run.settings import make_spec
+from holdfast.run.template import start_early
 from holdfast.run.workspace import Workspace
 from holdfast.tasks.classify import Classify
 
@@ -80,6 +81,7 @@ def run(device: torch.device) -> list[Result]:
     gpu = device.type == "cuda"
     sizes = GPU if gpu else CPU
     results = []
+    start_early(str(sizes.at_once))
     with one_thread():
         for name, make, size, bar in (
             ("ResNet", _resnet, sizes.resnet_batch, 20.0),

@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,13 +10,17 @@ from torch import Tensor, nn
 
 from holdfast import catalog
 from holdfast.core.batch import DomainBatch
+from holdfast.core.inputs import Tokens
 from holdfast.methods.base import Method, StageInfo
 from holdfast.methods.captured import CudaRecorder, captured_steps
 from holdfast.methods.optim import Optimizer, OptimizerSettings
+from holdfast.nn.backbones import short_attention
+from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.tasks.classify import Classify
+from tests.tiny import tiny_bert
 
 pytestmark = pytest.mark.gpu
 STEPS, WIDTH = 20, 32
@@ -29,10 +34,12 @@ class SynchronisingLoss(Classify):
         return loss if loss.item() >= 0 else -loss
 
 
-def _method(name: str, *, precision: str, optimizer: str = "adamw", task: Classify | None = None) -> Method:
+def _method(
+    name: str, *, precision: str, optimizer: str = "adamw", task: Classify | None = None, body: nn.Module | None = None
+) -> Method:
     torch.manual_seed(0)
-    body = nn.Sequential(nn.Linear(WIDTH, 64), nn.LayerNorm(64), nn.GELU(), nn.Dropout(0.1))
-    model = Model(body, NoNeck(64), Linear(64, 3), precision=precision).cuda()
+    body = body or nn.Sequential(nn.Linear(WIDTH, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 32), nn.Dropout(0.1))
+    model = Model(body, NoNeck(32), Linear(32, 3), precision=precision).cuda()
     settings = OptimizerSettings(optimizer=optimizer, lr=0.003, schedule="cosine", warmup=3, steps=STEPS, clip=1.0)
     make = partial(Optimizer, settings)
     method = catalog.build("methods", name, model, options={}, task=task or Classify(), optimizer=make).cuda()
@@ -46,10 +53,10 @@ def _batches() -> list[DomainBatch]:
     return [DomainBatch(x.cuda(), y.cuda(), (0, 1), (8, 8)) for x, y in draws]
 
 
-def _train(method: Method, *, compile: str) -> tuple[list[float], str]:
+def _train(method: Method, *, compile: str, batches: list[DomainBatch] | None = None) -> tuple[list[float], str]:
     torch.manual_seed(2)
     with captured_steps(method, compile=compile) as capture:
-        risks = [float(method.take_step(batch)["risk"]) for batch in _batches()]
+        risks = [float(method.take_step(batch)["risk"]) for batch in batches or _batches()]
     return risks, "" if capture is None else capture.summary
 
 
@@ -63,6 +70,30 @@ def test_captured_steps_train_as_eager_ones(name: str, precision: str) -> None:
     assert risks == pytest.approx(expected, rel=0.02, abs=1e-3)
     for a, b in zip(eager.parameters(), replayed.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0.02, atol=0.003)
+
+
+def test_attention_with_dropout_draws_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of attention have their own random numbers, in captured and in eager steps."""
+    short, computed = short_attention.short_attention, []
+    monkeypatch.setattr(
+        short_attention, "short_attention", lambda *x, **options: computed.append(short(*x, **options)) or computed[-1]
+    )
+    folder, rng = str(tiny_bert(tmp_path)), torch.Generator().manual_seed(1)
+    batches = []
+    for batch in _batches():
+        ids = torch.randint(2, 12, (16, 24), generator=rng).cuda()
+        mask = torch.arange(24).cuda() < torch.randint(4, 25, (16, 1), generator=rng).cuda()
+        batches.append(DomainBatch(Tokens(ids, mask), batch.y, batch.domains, batch.sizes))
+    risks = []
+    for compile in ("off", "auto"):
+        method = _method("erm", precision="bf16", body=TextEncoder.build(lambda: None, name=folder, dropout=0.3))
+        computed.clear()  # encoders are tested on the CPU when they are built
+        trained = _train(method, compile=compile, batches=batches)
+        risks.append(trained[0])
+        assert computed
+        assert all(each is not None for each in computed)
+    assert trained[1] == "captured"
+    assert risks[1] == pytest.approx(risks[0], rel=0.03, abs=3e-3)
 
 
 def test_sgd_is_captured() -> None:

@@ -1,7 +1,9 @@
-"""Attention among few tokens, as in short texts, by one kernel per pass in steps that become a CUDA graph.
+"""Attention among few tokens, as in short texts, by one kernel per pass.
 
 The kernels of torch are optimised for long sequences: for 48 texts of 52 tokens they take several times as long and
-occupy all of the GPU, which many runs share. Transformers calls these by the name of an attention implementation.
+occupy all of the GPU, which many runs share. Transformers calls these by the name of an attention implementation. A
+launch from Python takes longer than one from torch, so without dropout only steps that become a CUDA graph use them.
+With dropout all steps do: the kernels draw their own random numbers, which must not depend on the mode of a step.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def short_attention(
 ) -> Tensor | None:
     """Return softmax(scale q k') v (b, h, t, d), with weights dropped at random; None where the kernels do not apply.
 
-    A true value of the mask, which broadcasts to (b, h, t, u), lets a query see a key.
+    A true value of the mask, which broadcasts to (b, 1, t, u), lets a query see a key.
     """
     if query.dim() != 4 or torch.compiler.is_compiling() or exporting():
         return None
@@ -81,10 +83,11 @@ def short_attention(
     same = key.shape == value.shape == (b, h, u, d) and query.dtype == key.dtype == value.dtype
     if not same or not 0 < min(t, u) <= max(t, u) <= MAX_TOKENS or d not in WIDTHS or not 0 <= dropout < 1:
         return None
-    if fused("attention", query) is None or (mask is not None and mask.dtype != torch.bool):
+    if (kernels if dropout else fused)("attention", query) is None:
         return None
-    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
-    seen = None if mask is None else mask.expand(b, h, t, u)
+    if mask is not None and (mask.dtype != torch.bool or (mask.dim() > 2 and mask.shape[-3] != 1)):
+        return None
+    seen = None if mask is None else mask.expand(b, 1, t, u)
     seed = torch.randint(2**31, (1,), device=query.device) if dropout else query.new_zeros(1, dtype=torch.long)
     return _Attention.apply(query, key, value, seen, seed, dropout, scale or d**-0.5)  # pyright: ignore
 

@@ -1,7 +1,7 @@
 """Kernels of attention among few tokens: one program computes all of a head, so that nothing is added up in memory.
 
-b batch, h heads, t queries, u keys, d width of a head. Results have the memory layout (b, t, h, d), in which the next
-layer of a transformer reads them.
+b batch, h heads, t queries, u keys, d width of a head. Tensors have the memory layout (b, t, h, d), in which a
+transformer writes and reads them, so that a launch has few arguments.
 """
 
 from typing import Any
@@ -23,18 +23,14 @@ def attention(
 
     Args:
         query: (b, h, t, d), the other two (b, h, u, d).
-        mask: bool (b, h, t, u), false where a query must not see a key.
+        mask: bool (b, 1, t, u), false where a query must not see a key.
         seed: int64 (1,), which determines the weights that are dropped.
         dropout: Probability of dropping a weight.
         scale: Factor of the scores.
     """
+    query, key, value = map(_in_layout, (query, key, value))
     out = _like(query)
-    flags, numbers = _arguments(query, key, mask, dropout)
-    launch(
-        _attention, (query.shape[0] * query.shape[1],),
-        (query, key, value, query if mask is None else mask.view(torch.uint8), seed, out),
-        *_strides(query, key, value, mask), *out.stride()[:3], *numbers, dropout, scale, **flags,
-    )  # fmt: skip
+    _launch(_attention, (query, key, value), mask, (seed, out), dropout=dropout, scale=scale)
     return out
 
 
@@ -43,16 +39,32 @@ def attention_gradients(
     *, dropout: float, scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of query, key and value from that of the result of `attention`."""
+    query, key, value, grad = map(_in_layout, (query, key, value, grad))
     by_query, by_key, by_value = _like(query), _like(key), _like(value)
-    flags, numbers = _arguments(query, key, mask, dropout)
-    grad = grad if grad.stride(-1) == 1 else grad.contiguous()
-    launch(
-        _attention_gradients, (query.shape[0] * query.shape[1],),
-        (grad, query, key, value, query if mask is None else mask.view(torch.uint8), seed, by_query, by_key, by_value),
-        *grad.stride()[:3], *_strides(query, key, value, mask), *by_query.stride()[:3], *by_key.stride()[:3],
-        *numbers, dropout, scale, **flags,
-    )  # fmt: skip
+    outputs = seed, grad, by_query, by_key, by_value
+    _launch(_attention_gradients, (query, key, value), mask, outputs, dropout=dropout, scale=scale)
     return by_query, by_key, by_value
+
+
+def _launch(
+    function: Any, inputs: tuple[Tensor, ...], mask: Tensor | None, others: tuple[Tensor, ...],
+    *, dropout: float, scale: float,
+) -> None:  # fmt: skip
+    query, key, _ = inputs
+    (b, heads, t, d), u = query.shape, key.shape[2]
+    rows, cols = max(MIN_SIDE, power_of_two(t)), max(MIN_SIDE, power_of_two(u))
+    strides = (0, 0, 0) if mask is None else (mask.stride(0), mask.stride(2), mask.stride(3))
+    launch(
+        function, (b * heads,), (*inputs, query if mask is None else mask, *others), *strides, heads, t, u, dropout,
+        scale, MASKED=mask is not None, DROPOUT=dropout > 0, ROWS=rows, COLS=cols, WIDTH=d,
+        num_warps=2 if rows * cols <= 32 * 32 else 4 if rows * cols <= 64 * 64 else 8,
+    )  # fmt: skip
+
+
+def _in_layout(x: Tensor) -> Tensor:
+    """Return the tensor (b, h, t, d) with the memory layout (b, t, h, d)."""
+    _, h, t, d = x.shape
+    return x if x.stride() == (t * h * d, d, h * d, 1) else x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def _like(x: Tensor) -> Tensor:
@@ -61,43 +73,30 @@ def _like(x: Tensor) -> Tensor:
     return x.new_empty(b, t, h, d).transpose(1, 2)
 
 
-def _strides(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[int, ...]:
-    masks = (0, 0, 0, 0) if mask is None else mask.stride()
-    return *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *masks
-
-
-def _arguments(query: Tensor, key: Tensor, mask: Tensor | None, dropout: float) -> tuple[dict[str, Any], list[int]]:
-    (_, heads, t, d), u = query.shape, key.shape[2]
-    rows, cols = (max(MIN_SIDE, power_of_two(side)) for side in (t, u))
-    flags = {"MASKED": mask is not None, "DROPOUT": dropout > 0, "ROWS": rows, "COLS": cols, "WIDTH": d}
-    warps = 2 if rows * cols <= 32 * 32 else 4 if rows * cols <= 64 * 64 else 8
-    return {**flags, "num_warps": warps}, [heads, t, u]
-
-
 @kernel
-def _tile(x, b, h, b_stride, h_stride, t_stride, t, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def _tile(x, b, h, heads, t, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """Load one head (ROWS, WIDTH); rows after the last are 0."""
     i, c = tl.arange(0, ROWS), tl.arange(0, WIDTH)
-    pointers = x + b * b_stride + h * h_stride + i[:, None] * t_stride + c[None, :]
+    pointers = x + b * t * heads * WIDTH + (i[:, None] * heads + h) * WIDTH + c[None, :]
     return tl.load(pointers, mask=(i < t)[:, None], other=0)
 
 
 @kernel
-def _store(out, tile, b, h, b_stride, h_stride, t_stride, t, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def _store(out, tile, b, h, heads, t, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     i, c = tl.arange(0, ROWS), tl.arange(0, WIDTH)
-    pointers = out + b * b_stride + h * h_stride + i[:, None] * t_stride + c[None, :]
+    pointers = out + b * t * heads * WIDTH + (i[:, None] * heads + h) * WIDTH + c[None, :]
     tl.store(pointers, tile.to(out.dtype.element_ty), mask=(i < t)[:, None])
 
 
 @kernel
 def _weights(
-    q, k, mask, b, h, mb, mh, mt, mu, t, u, scale, MASKED: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr
+    q, k, mask, b, mb, mt, mu, t, u, scale, MASKED: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr
 ):  # fmt: skip
     """Return the softmax weights (ROWS, COLS) in fp32; those of a query that sees no key are 0."""
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, COLS)[None, :]
     seen = (i < t) & (j < u)
     if MASKED:
-        seen = tl.load(mask + b * mb + h * mh + i * mt + j * mu, mask=seen, other=0) != 0
+        seen = tl.load(mask + b * mb + i * mt + j * mu, mask=seen, other=0) != 0
     scores = tl.where(seen, tl.dot(q, tl.trans(k)) * scale, -float("inf"))
     top = tl.max(scores, 1)
     e = tl.where(seen, tl.exp(scores - tl.where(top == -float("inf"), 0.0, top)[:, None]), 0.0)
@@ -127,43 +126,37 @@ def _scramble(x):
 
 @kernel
 def _attention(
-    query, key, value, mask, seed, out,
-    qb, qh, qt, kb, kh, kt, vb, vh, vt, mb, mh, mt, mu, ob, oh, ot, heads, t, u, dropout, scale,
+    query, key, value, mask, seed, out, mb, mt, mu, heads, t, u, dropout, scale,
     MASKED: tl.constexpr, DROPOUT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """One program per text and head."""
     head = tl.program_id(0)
     b, h = (head // heads).to(tl.int64), head % heads
-    q = _tile(query, b, h, qb, qh, qt, t, ROWS, WIDTH)
-    k = _tile(key, b, h, kb, kh, kt, u, COLS, WIDTH)
-    v = _tile(value, b, h, vb, vh, vt, u, COLS, WIDTH)
-    p = _weights(q, k, mask, b, h, mb, mh, mt, mu, t, u, scale, MASKED, ROWS, COLS)
+    q, k = _tile(query, b, h, heads, t, ROWS, WIDTH), _tile(key, b, h, heads, u, COLS, WIDTH)
+    v = _tile(value, b, h, heads, u, COLS, WIDTH)
+    p = _weights(q, k, mask, b, mb, mt, mu, t, u, scale, MASKED, ROWS, COLS)
     if DROPOUT:
         p *= _dropout_factors(seed, head, t, u, dropout, ROWS, COLS)
-    _store(out, tl.dot(p.to(v.dtype), v), b, h, ob, oh, ot, t, ROWS, WIDTH)
+    _store(out, tl.dot(p.to(v.dtype), v), b, h, heads, t, ROWS, WIDTH)
 
 
 @kernel
 def _attention_gradients(
-    grad, query, key, value, mask, seed, by_query, by_key, by_value,
-    gb, gh, gt, qb, qh, qt, kb, kh, kt, vb, vh, vt, mb, mh, mt, mu, ob, oh, ot, ub, uh, ut,
-    heads, t, u, dropout, scale,
+    query, key, value, mask, seed, grad, by_query, by_key, by_value, mb, mt, mu, heads, t, u, dropout, scale,
     MASKED: tl.constexpr, DROPOUT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """One program per text and head, which recomputes the weights."""
     head = tl.program_id(0)
     b, h = (head // heads).to(tl.int64), head % heads
-    q = _tile(query, b, h, qb, qh, qt, t, ROWS, WIDTH)
-    k = _tile(key, b, h, kb, kh, kt, u, COLS, WIDTH)
-    v = _tile(value, b, h, vb, vh, vt, u, COLS, WIDTH)
-    g = _tile(grad, b, h, gb, gh, gt, t, ROWS, WIDTH)
-    p = _weights(q, k, mask, b, h, mb, mh, mt, mu, t, u, scale, MASKED, ROWS, COLS)
+    q, g = _tile(query, b, h, heads, t, ROWS, WIDTH), _tile(grad, b, h, heads, t, ROWS, WIDTH)
+    k, v = _tile(key, b, h, heads, u, COLS, WIDTH), _tile(value, b, h, heads, u, COLS, WIDTH)
+    p = _weights(q, k, mask, b, mb, mt, mu, t, u, scale, MASKED, ROWS, COLS)
     by_weights, read = tl.dot(g, tl.trans(v)), p
     if DROPOUT:
         factor = _dropout_factors(seed, head, t, u, dropout, ROWS, COLS)
         by_weights *= factor
         read *= factor
-    _store(by_value, tl.dot(tl.trans(read.to(g.dtype)), g), b, h, ub, uh, ut, u, COLS, WIDTH)
+    _store(by_value, tl.dot(tl.trans(read.to(g.dtype)), g), b, h, heads, u, COLS, WIDTH)
     by_scores = (p * (by_weights - tl.sum(p * by_weights, 1)[:, None]) * scale).to(q.dtype)
-    _store(by_query, tl.dot(by_scores, k), b, h, ob, oh, ot, t, ROWS, WIDTH)
-    _store(by_key, tl.dot(tl.trans(by_scores), q), b, h, ub, uh, ut, u, COLS, WIDTH)
+    _store(by_query, tl.dot(by_scores, k), b, h, heads, t, ROWS, WIDTH)
+    _store(by_key, tl.dot(tl.trans(by_scores), q), b, h, heads, u, COLS, WIDTH)

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -141,9 +142,12 @@ def test_other_shapes_and_types_are_left_to_torch(device: str, tokens: int, widt
     assert short_attention(*x, None, dropout=0.0, scale=None) is None
 
 
-def test_masks_of_numbers_are_left_to_torch(device: str) -> None:
+def test_masks_of_numbers_or_heads_are_left_to_torch(device: str) -> None:
     x = inputs(device, 5, 5, 16)
     assert short_attention(*x, torch.zeros(5, 5, device=device), dropout=0.0, scale=None) is None
+    of_heads = torch.ones(B, H, 5, 5, dtype=torch.bool, device=device)
+    assert short_attention(*x, of_heads, dropout=0.0, scale=None) is None
+    assert short_attention(*x, of_heads[0, 0], dropout=0.0, scale=None) is not None
 
 
 def tiny_bert(**settings: Any) -> BertModel:
@@ -200,11 +204,32 @@ def test_other_implementations_stay() -> None:
 
 
 @pytest.mark.gpu
-def test_eager_steps_use_torch() -> None:
+def test_eager_steps_use_torch_unless_weights_are_dropped() -> None:
     x = inputs("cuda", 5, 5, 16)
     assert short_attention(*x, None, dropout=0.0, scale=None) is None
+    results = []
+    for mode in (nullcontext, fused_kernels):
+        torch.manual_seed(1)
+        with mode():
+            results.append(short_attention(*x, None, dropout=0.5, scale=None))
+    assert torch.equal(*results)
     with fused_kernels():
         assert short_attention(*x, None, dropout=0.0, scale=None) is not None
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.25])
+def test_other_memory_layouts(device: str, dropout: float) -> None:
+    x = inputs(device, 5, 9, 16)
+    moved = [each.detach().contiguous().requires_grad_() for each in x]
+    assert not moved[0].transpose(1, 2).is_contiguous()
+    results = []
+    for tensors in (x, moved):
+        torch.manual_seed(1)
+        out = short_attention(*tensors, None, dropout=dropout, scale=None)
+        assert out is not None
+        results.append((out, *torch.autograd.grad(out, tensors, torch.ones(out.shape, device=device, dtype=out.dtype))))
+    for actual, expected in zip(*results, strict=True):
+        assert torch.equal(actual, expected)
 
 
 def test_an_unpickled_encoder_knows_its_attention(tmp_path: Path) -> None:
