@@ -1,4 +1,4 @@
-"""The process that forks workers: requests and answers, a worker that dies, a process that is gone, a shared process."""
+"""The process that forks workers: requests and answers, workers that die, a process that is gone or shared."""
 
 from __future__ import annotations
 
