@@ -16,6 +16,7 @@ from holdfast.methods.row_updates import clip_gradients, update_rows
 
 OPTIMIZERS = ("adamw", "adam", "sgd")
 SCHEDULES = ("constant", "linear", "cosine", "halving")
+DIVISOR = "grad_scale"  # attribute of a fused optimizer of torch, which divides gradients by it
 DECAYS = ("all", "weights")  # what weight decay applies to: everything but scalars, or neither biases nor norms
 
 
@@ -141,13 +142,14 @@ class Optimizer:
         calls = self.calls + 1  # stored at the end, so that a step that fails does not count
         if calls % settings.accumulate == 0:
             average_gradients(self.parameters)
-            if settings.clip > 0:
-                clip_gradients(self.parameters, settings.clip)
+            divisor = clip_gradients(self.parameters, settings.clip) if settings.clip > 0 else None
             if not self.is_capturing:  # a captured update reads them from tensors
                 self.set_rates()
-            update_rows(self.optimizer)
+            update_rows(self.optimizer, divisor)
             self._fill_momentum()
+            vars(self.optimizer)[DIVISOR] = divisor
             step_without_dynamo(self.optimizer)
+            vars(self.optimizer)[DIVISOR] = None
             self._clear()
         self.calls = calls
         if ends_step:

@@ -15,18 +15,22 @@ from torch import Tensor, nn
 
 from holdfast.core.kernels import kernels
 
+EPS = 1e-6  # added to the norm of a gradient, as in torch
 MOMENTS = ("exp_avg", "exp_avg_sq")  # named as in torch, whose checkpoints hold them
 
 
 @torch.no_grad()
-def update_rows(optimizer: torch.optim.Optimizer) -> None:
-    """Update the parameters with sparse gradients and remove these, so that `optimizer` updates all others."""
+def update_rows(optimizer: torch.optim.Optimizer, divisor: Tensor | None = None) -> None:
+    """Update the parameters with sparse gradients and remove these, so that `optimizer` updates all others.
+
+    Gradients are divided by what `clip_gradients` returned.
+    """
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             grad = parameter.grad
             if grad is None or not _is_table(grad, optimizer.state.get(parameter, {})):
                 continue
-            rows, values = _rows_of(grad)
+            rows, values = _rows_of(grad if divisor is None else grad / divisor)
             if isinstance(optimizer, torch.optim.SGD):
                 _sgd(parameter, rows, values, optimizer.state[parameter], group)
             else:
@@ -112,17 +116,29 @@ def adam_rows(
     parameter.index_copy_(0, rows, values)
 
 
-def clip_gradients(parameters: Sequence[nn.Parameter], most: float) -> None:
-    """Scale all gradients, sparse ones too, so that their joint norm is at most `most`."""
-    if not any(p.grad is not None and p.grad.is_sparse for p in parameters):
+@torch.no_grad()
+def clip_gradients(parameters: Sequence[nn.Parameter], most: float) -> Tensor | None:
+    """Scale all gradients, sparse ones too, so that their joint norm is at most `most`.
+
+    Dense gradients on a GPU stay as they are: a fused update divides them by the returned tensor, in the same pass.
+    """
+    grads = [p.grad for p in parameters if p.grad is not None]
+    if not any(grad.is_sparse for grad in grads):
+        if grads and _on_gpu(grads):
+            return ((nn.utils.get_total_norm(grads) + EPS) / most).clamp(min=1.0)
         nn.utils.clip_grad_norm_(parameters, most)
-        return
+        return None
     values = []
     for p in parameters:
         if p.grad is not None:
             p.grad = coalesced(p.grad) if p.grad.is_sparse else p.grad
             values.append(p.grad.values() if p.grad.is_sparse else p.grad)
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in values]))
-    scale = (most / (norm + 1e-6)).clamp(max=1.0)  # as in torch
+    scale = (most / (norm + EPS)).clamp(max=1.0)
     for value in values:
         value.mul_(scale)
+    return None
+
+
+def _on_gpu(grads: Sequence[Tensor]) -> bool:
+    return all(grad.is_cuda for grad in grads)

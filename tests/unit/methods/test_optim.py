@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from holdfast.core.errors import BadInput
+from holdfast.methods import row_updates
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.experts.router import CosineRouter
 
@@ -73,6 +74,27 @@ def test_expanded_and_shared_gradients(name, clip):
     assert ends[0] == 0.0
     expected = 0.1 if name != "sgd" else 0.1 * (1.0 if not clip else 1 / 30**0.5)
     assert ends[1] == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
+@pytest.mark.parametrize("clip", [0.3, 1e6])
+def test_an_update_on_a_gpu_clips_in_the_same_pass(name, clip, device, monkeypatch):
+    """As on a CPU, for which this is tested too; the table had sparse gradients before, so its rows have own steps."""
+    ended = []
+    for fused in (False, True):
+        monkeypatch.setattr(row_updates, "_on_gpu", lambda grads, fused=fused: fused)
+        torch.manual_seed(0)
+        p, table = (nn.Parameter(torch.randn(6, 3, device=device)) for _ in range(2))
+        optimizer = Optimizer(OptimizerSettings(optimizer=name, lr=0.1, clip=clip), [p, table])
+        for step in range(4):
+            read = nn.functional.embedding(torch.tensor([1, 4], device=device), table, sparse=step == 0)
+            optimizer.minimize((p**4).sum() + read.square().sum())
+        ended.append((p, table))
+        assert optimizer.optimizer.grad_scale is None
+    for actual, expected in zip(*reversed(ended), strict=True):
+        torch.testing.assert_close(actual, expected)
+        assert actual.isfinite().all()
 
 
 def test_clipping_bounds_the_step():
