@@ -79,9 +79,12 @@ class Template:
             with self.lock:
                 socket.send_fds(self.socket, [json.dumps(request).encode()], list(descriptors))
                 answer = self.socket.recv(MAX_MESSAGE)
+                return json.loads(answer) if answer else None
         except OSError:
             return None
-        return json.loads(answer) if answer else None
+        except BaseException:  # an interruption: the next request would get the answer to this one
+            self.process.kill()
+            raise
 
     def close(self) -> None:
         """End the process; its workers notice that the driver is gone by their own connections."""
@@ -94,6 +97,15 @@ class Template:
 _running: Template | None = None
 
 
+@atexit.register
+def end_template() -> None:
+    """End the process if it runs; the next runs start another one."""
+    global _running
+    if _running is not None:
+        _running.close()
+        _running = None
+
+
 def shared_template(threads: int) -> Template | None:
     """Return the process for workers with this number of threads, which is started if necessary.
 
@@ -104,10 +116,8 @@ def shared_template(threads: int) -> Template | None:
         return None
     own = _running is not None and _running.driver == os.getpid()
     if _running is None or not own or _running.threads != threads or _running.process.poll() is not None:
-        if _running is not None:
-            _running.close()
+        end_template()
         _running = Template(threads)
-        atexit.register(_running.close)
     return _running
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.run import local, template
-from holdfast.run.template import ForkedProcess, Template, import_early, shared_template, start_early
+from holdfast.run.template import ForkedProcess, Template, end_template, import_early, shared_template, start_early
 from holdfast.run.workspace import Workspace
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
@@ -166,6 +166,43 @@ def test_all_runs_share_a_process_until_it_ends(started):
     assert shared_template(2).threads == 2  # threads are set before the imports
     assert second.process.poll() is not None
     assert [each.threads for each in started] == [1, 1, 2]
+    end_template()
+    assert started[2].process.poll() is not None
+    end_template()  # nothing runs
+
+
+def test_an_interrupted_request_ends_the_process(started, monkeypatch):
+    """Its answer may still arrive."""
+    interrupted = shared_template(1)
+
+    def interrupt(text):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(template.json, "loads", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            interrupted.ask({"kill": 1 << 30})
+    assert interrupted.process.wait(20) == -9
+    assert shared_template(1) is not interrupted
+
+
+EARLY = """
+import importlib, sys
+
+def start(jobs):
+    print(jobs, "torch" in sys.modules)
+    raise SystemExit
+
+importlib.import_module(f"holdfast.cli.{sys.argv[1]}").start_early = start
+from holdfast.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("command", ["compare", "sweep", "reproduce"])
+def test_commands_start_the_process_before_they_import_torch(command):
+    words = [sys.executable, "-c", EARLY, command, "data", "--jobs", "3"]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "3 False\n"
 
 
 def test_a_command_starts_the_process_for_several_jobs_only(started, monkeypatch):
