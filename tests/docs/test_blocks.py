@@ -227,8 +227,8 @@ def test_command_lines_run(name, workdir, monkeypatch, capsys):
             continue
         added = {option: value for option, value in SHORTER.get(words[0], {}).items() if option not in words}
         words += [word for pair in added.items() for word in pair]
-        if words[0] == "compare" and "--methods" not in added and "--no-combinations" not in words:
-            words.append("--no-combinations")  # comparisons without --methods have them
+        if words[0] == "compare" and "--methods" not in added:  # comparisons without --methods have them
+            words += [option for option in ("--no-combinations", "--no-baselines") if option not in words]
         monkeypatch.setattr(sys, "argv", ["holdfast", *words])
         with pytest.raises(SystemExit) as exit:
             main()
