@@ -5,7 +5,6 @@ Shapes: n examples, d width.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -16,7 +15,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from holdfast.analysis import random_generator, rounded
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, quiet_fit
 from holdfast.report.labels import configuration, natural_key
 from holdfast.report.plots import COLOURS, escape, legend, style, to_html
 from holdfast.report.sections import Groups, Section
@@ -90,12 +89,10 @@ def _held_out_error(train: np.ndarray, test: np.ndarray) -> float:
 
 
 def _error(train: np.ndarray, test: np.ndarray, strength: float) -> float:
-    from sklearn.exceptions import ConvergenceWarning  # slow to import, and drawing does not need it
-    from sklearn.linear_model import LogisticRegression
+    from sklearn.linear_model import LogisticRegression  # slow to import, and drawing does not need it
 
     labels, expected = (np.repeat([0, 1], len(x) // 2) for x in (train, test))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # a classifier that stopped early is linear too
+    with quiet_fit():  # a classifier that stopped early is linear too
         fitted = LogisticRegression(C=strength, max_iter=200).fit(train, labels)
     return float(np.mean(fitted.predict(test) != expected))
 

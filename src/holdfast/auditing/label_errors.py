@@ -12,7 +12,6 @@ Shapes: n rows, c classes, d width.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +22,11 @@ import pyarrow as pa
 from scipy.optimize import minimize
 from scipy.sparse import issparse, vstack
 from scipy.special import expit, softmax
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import SGDClassifier
 
 from holdfast.auditing.examples import Examples
 from holdfast.auditing.shift import MIN_ROWS
+from holdfast.core.errors import quiet_fit
 from holdfast.core.seeds import derive
 from holdfast.data.write import write_tables
 from holdfast.report.terminal import Grid
@@ -223,8 +222,7 @@ def _unseen(name: str, features: Mapping[str, Any], y: Mapping[str, np.ndarray],
         loss="log_loss", alpha=PENALTY if issparse(x) else DENSE_PENALTY, average=True, max_iter=EPOCHS, tol=None,  # pyright: ignore[reportArgumentType]
         random_state=derive(seed, "labels") % (1 << 32),
     )  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with quiet_fit():
         model.fit(x, labels)
     result[:, model.classes_] = model.predict_proba(features[name])
     return result

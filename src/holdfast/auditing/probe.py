@@ -5,17 +5,16 @@ Shapes: n rows, d width, c classes or labels.
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy.sparse import issparse, vstack
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Ridge
 from sklearn.svm import LinearSVC
 
+from holdfast.core.errors import quiet_fit
 from holdfast.data.dataset import Dataset
 
 MAX_LABELS = 12  # most frequent labels of a multi-label task that a probe predicts
@@ -171,8 +170,6 @@ def _classified(training: Training, test: Any) -> np.ndarray:
     x, y = _stacked(training)
     if len(np.unique(y)) < 2:
         return np.full(test.shape[0], y[0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # early stopping is fine here
-        warnings.filterwarnings("ignore", message="The number of unique classes is greater than 50%")
+    with quiet_fit():
         fitted = LinearSVC(C=1.0 if issparse(test) else 0.1, max_iter=200, random_state=0).fit(x, y)
     return np.asarray(fitted.predict(test))

@@ -3,7 +3,9 @@
 import difflib
 import logging
 import unicodedata
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from holdfast.core import processes
 
@@ -29,6 +31,17 @@ def warn(sentence: str) -> None:
     """Log one warning: printed to stderr unless the program handles the logger `holdfast`."""
     if processes.is_first():
         logging.getLogger("holdfast").warning(sentence)
+
+
+@contextmanager
+def quiet_fit() -> Iterator[None]:
+    """Ignore expected warnings of scikit-learn inside: that a fit stopped early, and that there are many classes."""
+    from sklearn.exceptions import ConvergenceWarning  # its import takes a second, and only callers that fit need it
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")
+        yield
 
 
 def one_line(sentence: str) -> str:

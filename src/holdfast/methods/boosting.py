@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.core.errors import BadInput, check_at_least
+from holdfast.core.errors import BadInput, check_at_least, quiet_fit
 from holdfast.core.settings import choice, log, setting, whole
 from holdfast.methods.linear_fit import Design, log_frequencies
 from holdfast.methods.logistic import SolvedAtOnce
@@ -137,7 +137,8 @@ def _sklearn(x: np.ndarray, y: np.ndarray, classes: int, options: Boosting.Setti
         max_iter=options.iterations, learning_rate=options.rate, max_leaf_nodes=options.leaves,
         min_samples_leaf=options.min_leaf, l2_regularization=options.l2, early_stopping=False, random_state=0,
     )  # fmt: skip
-    model.fit(x, y)
+    with quiet_fit():
+        model.fit(x, y)
     trees = [sklearn_tree(tree.nodes) for iteration in model._predictors for tree in iteration]
     return trees, np.asarray(model._baseline_prediction, dtype=np.float64).reshape(-1)
 

@@ -5,7 +5,6 @@ Shapes: n examples, d features, c classes.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 from scipy.special import log_softmax
+
+from holdfast.core.errors import quiet_fit
 
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)  # inverse strengths of the penalty, of features with norm 1
 POWERS = (1.0, 0.5)  # of a feature's standard deviation that it is divided by
@@ -195,10 +196,7 @@ class _Path:
         bias = log_frequencies(self.y, self.classes)
         if len(self.known) < 2:
             return weight, bias
-        from sklearn.exceptions import ConvergenceWarning
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
+        with quiet_fit():
             self.model.set_params(C=strength).fit(self.x, self.y)
         coefficients, intercepts = np.asarray(self.model.coef_), np.asarray(self.model.intercept_)
         if len(self.known) == 2:  # one row for the second class

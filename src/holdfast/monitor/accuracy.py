@@ -10,7 +10,6 @@ the change of confidence of a drifted batch. Shapes: n examples, c classes.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -20,6 +19,7 @@ import numpy as np
 from scipy.special import softmax
 from scipy.stats import t as student_t
 
+from holdfast.core.errors import quiet_fit
 from holdfast.models.calibration import fit_temperature
 from holdfast.models.left_out import LeftOut
 
@@ -104,16 +104,14 @@ def _importance(batch: np.ndarray, pool: Labelled) -> np.ndarray:
 
     A logistic regression separates batch and pool by their predictions; its odds are the ratio of the densities.
     """
-    from sklearn.exceptions import ConvergenceWarning  # slow to import
-    from sklearn.linear_model import LogisticRegression
+    from sklearn.linear_model import LogisticRegression  # slow to import
 
     x = np.concatenate([_summary(batch), _summary(pool.probabilities)])
     centre, scale = x.mean(axis=0), x.std(axis=0)
     x = (x - centre) / np.where(scale > 0, scale, 1.0)
     label = np.repeat([1, 0], [len(batch), len(pool.y)])
     weight = np.concatenate([np.full(len(batch), 1.0 / len(batch)), pool.weights]) * len(batch)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with quiet_fit():
         fitted = LogisticRegression(C=1.0, solver="newton-cholesky", max_iter=200).fit(x, label, sample_weight=weight)
     odds = np.exp(np.clip(fitted.decision_function(x[len(batch) :]), -10, 10)) * pool.weights
     odds = np.minimum(odds / odds.sum(), MAX_WEIGHT * pool.weights)

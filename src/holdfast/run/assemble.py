@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -155,13 +156,25 @@ def _encoder(spec: Spec, dataset: Dataset, rows: np.ndarray, trained: Model | No
     if trained is None:
         with seeded(spec.seed, "init", "encoder"):
             training = partial(dataset.raw.take, rows)
-            encoder = catalog.build("encoders", spec.encoder, training, options=spec.encoder_args)
+            encoder = catalog.build("encoders", spec.encoder, training, options=_encoder_options(spec, dataset))
     else:
         encoder = copy.deepcopy(trained.backbone)
         assert isinstance(encoder, Backbone)
     with seeded(spec.seed, "init", "adapters"):
         tune(encoder, spec.tune, None if trained is None else trained.neck)
     return encoder
+
+
+def _encoder_options(spec: Spec, dataset: Dataset) -> dict[str, Any]:
+    """Return the settings of the encoder; a linear regression on counts needs a column of their table per output."""
+    entry = catalog.lookup("encoders", spec.encoder)
+    solved = catalog.unwrap("methods", spec.method)[-1][1].load().full_batch
+    if not entry.sparse or not solved or "dimension" in spec.encoder_args:
+        return spec.encoder_args
+    from holdfast.nn.backbones.bag import DIMENSION
+
+    outputs = len(catalog.build("tasks", spec.task, options=spec.task_args).outputs(dataset.classes))
+    return spec.encoder_args if outputs <= DIMENSION else {**spec.encoder_args, "dimension": outputs}
 
 
 def _neck_and_head(

@@ -1,8 +1,10 @@
 """Error messages: safe to print, one line, and with the nearest known name."""
 
+import warnings
+
 import pytest
 
-from holdfast.core.errors import MAX_LENGTH, SHORT_LIST, escape_control, one_line, unknown
+from holdfast.core.errors import MAX_LENGTH, SHORT_LIST, escape_control, one_line, quiet_fit, unknown
 
 PLAIN = [
     "data.csv has no label column: it has 'text', 'domain'; name it with --column label=NAME",
@@ -49,3 +51,15 @@ def test_a_long_list_of_names_is_replaced_by_the_command_that_prints_it():
     assert error.endswith("? `holdfast list methods` lists all names")
     assert "known:" not in error
     assert "lists all names" not in str(unknown("method", "method-x", names))
+
+
+def test_only_expected_warnings_of_scikit_learn_are_ignored():
+    from sklearn.exceptions import ConvergenceWarning
+
+    with quiet_fit():
+        warnings.warn("lbfgs failed to converge", ConvergenceWarning, stacklevel=1)
+        warnings.warn("The number of unique classes is greater than 50% of the number of samples.", stacklevel=1)
+        with pytest.warns(UserWarning, match="constant"):
+            warnings.warn("features are constant", stacklevel=1)
+    with pytest.warns(UserWarning, match="number of unique classes"):
+        warnings.warn("The number of unique classes is greater than 50% of the number of samples.", stacklevel=1)

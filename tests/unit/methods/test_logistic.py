@@ -11,11 +11,13 @@ from sklearn.preprocessing import StandardScaler
 from holdfast.api import compare, refit
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
+from holdfast.data.raw import Texts
 from holdfast.data.synthetic import world
 from holdfast.estimator import DomainClassifier
 from holdfast.methods.linear_fit import STRENGTHS, Design, choose_strength, fit_linear
 from holdfast.models.adapt import Terms
 from holdfast.models.saved import load_model
+from holdfast.nn.backbones.bag import DIMENSION
 from holdfast.run.settings import make_spec
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace
@@ -64,6 +66,21 @@ def test_fits_all_columns_of_tfidf_at_once():
     assert record.spec["steps"] == 1
     assert record.spec["tune"] == "full"
     assert record.stages[0]["history"][0]["C"] == 1.0
+
+
+def test_more_classes_than_features_of_tfidf_are_saved_and_loaded(tmp_path):
+    """Texts name their class; half of the classes have one example per domain, so that scikit-learn would warn."""
+    classes = DIMENSION + 6
+    rows = [(f"word{c} film", f"c{c:02}", d) for d in "xyz" for c in range(classes) for _ in range(1 + c % 2)]
+    texts, labels, domains = (list(column) for column in zip(*rows, strict=True))
+    model = DomainClassifier("logistic", encoder="tfidf", device="cpu", keep_sample=0)
+    model.fit(texts, labels, domains=domains)
+    assert model.record_.spec["encoder_args"] == {}
+    assert model.score(texts, labels) > 0.9
+    model.save_pretrained(tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert loaded.encoder.settings["dimension"] == classes
+    np.testing.assert_allclose(loaded.predict(Texts.of(texts)).probabilities, model.predict_proba(texts), atol=1e-6)
 
 
 def test_strength_is_chosen_on_held_out_domains():

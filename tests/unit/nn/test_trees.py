@@ -8,7 +8,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
-from holdfast.methods.boosting import Boosting, class_mix, join_trees, lightgbm_tree, sklearn_tree
+from holdfast.methods.boosting import Boosting, _sklearn, class_mix, join_trees, lightgbm_tree, sklearn_tree
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.small import Features
 from holdfast.nn.model import Model
@@ -47,6 +47,12 @@ def test_equal_to_scikit_learn(classes, missing):
     again = Trees(**head.settings)
     again.load_state_dict(head.state_dict())
     assert np.array_equal(again(torch.from_numpy(x)).detach().numpy(), outputs)
+
+
+def test_many_classes_are_fitted_without_a_warning_of_scikit_learn():
+    x = np.arange(30, dtype=np.float32)[:, None]
+    trees, baseline = _sklearn(x, np.arange(30) // 2 + np.arange(30) % 2 * 15, 30, Boosting.Settings(iterations=1))
+    assert len(trees) == len(baseline) == 30
 
 
 def test_equal_to_lightgbm():

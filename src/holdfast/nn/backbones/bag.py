@@ -26,6 +26,7 @@ from holdfast.core.tape import exporting
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation, fingerprint
 
 FILE = "vocabulary.json"
+DIMENSION = 64  # default of the setting `dimension`
 
 
 class BagBackbone(Backbone, LearnedPreparation):

@@ -11,7 +11,7 @@ import torch
 from holdfast.core.errors import BadInput, check_at_least
 from holdfast.core.settings import setting
 from holdfast.core.store import TokenStore
-from holdfast.nn.backbones.bag import BagBackbone
+from holdfast.nn.backbones.bag import DIMENSION, BagBackbone
 from holdfast.nn.backbones.ngrams import KINDS, SHORTEST, count_known, frequent, training_counts
 
 COLUMNS = ("text", "second")
@@ -32,7 +32,7 @@ class Tfidf(BagBackbone):
         characters: int = setting(5, help="longest n-gram of characters, from 3; 0 leaves characters out")
         min_df: int = setting(2, help="training texts that an n-gram must occur in")
         features: int = setting(100_000, help="largest number of n-grams")
-        dimension: int = setting(64, help="features that the table maps the n-grams to")
+        dimension: int = setting(DIMENSION, help="features that the table maps the n-grams to")
 
         def __post_init__(self) -> None:
             check_at_least(1, min_df=self.min_df, features=self.features, dimension=self.dimension)

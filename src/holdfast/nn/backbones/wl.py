@@ -12,7 +12,7 @@ from holdfast.core.errors import BadInput, check_at_least
 from holdfast.core.inputs import Graphs
 from holdfast.core.settings import setting
 from holdfast.core.store import TokenStore
-from holdfast.nn.backbones.bag import BagBackbone
+from holdfast.nn.backbones.bag import DIMENSION, BagBackbone
 from holdfast.nn.backbones.graph_inputs import degrees
 from holdfast.nn.backbones.ngrams import count_items, frequent
 
@@ -34,7 +34,7 @@ class WeisfeilerLehman(BagBackbone):
         iterations: int = setting(3, help="rounds of relabelling: the height of the subtrees")
         min_df: int = setting(2, help="training graphs that a label must occur in")
         features: int = setting(100_000, help="largest number of labels")
-        dimension: int = setting(64, help="features that the table maps the labels to")
+        dimension: int = setting(DIMENSION, help="features that the table maps the labels to")
 
         def __post_init__(self) -> None:
             check_at_least(0, iterations=self.iterations)
