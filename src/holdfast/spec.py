@@ -32,6 +32,8 @@ class Spec:
     every: int = 25  # steps between validations
     batch: int = 32  # examples per domain and process
     processes: int = 1  # that train together
+    rows: int = 0  # examples of all domains that the run trains and tests on, a stratified sample; 0 means all
+    domains_per_step: int = 0  # training domains that a step draws, at most; 0 means all
     patience: int = 0  # validations without improvement before stopping; 0 disables early stopping
     optimizer: str = "adamw"
     lr: float = 1e-3
@@ -67,6 +69,7 @@ class Spec:
         if not isinstance(self.augment, bool | str):
             raise BadInput(f"augment must be true, false or the name of an augmentation; got {self.augment!r}")
         check_at_least(1, steps=self.steps, every=self.every, batch=self.batch, processes=self.processes)
+        check_at_least(0, rows=self.rows, domains_per_step=self.domains_per_step)
         if self.patience < 0:
             raise BadInput(f"patience must be at least 0, which disables early stopping, got {self.patience}")
         check_known("precision", self.precision, ("fp32", "bf16"))
@@ -88,8 +91,9 @@ class Spec:
             del values["predict_args"]
         if self.processes == 1:
             del values["processes"]
-        if not self.searched:
-            del values["searched"]
+        for name in ("searched", "rows", "domains_per_step"):
+            if not values[name]:
+                del values[name]
         values["lr_args"] = {part: float(factor) for part, factor in self.lr_args.items() if factor != 1}
         if not values["lr_args"]:
             del values["lr_args"]

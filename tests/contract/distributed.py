@@ -24,7 +24,8 @@ from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.protocols.fit import train_step
-from holdfast.protocols.resume import Interrupted, request_stop, stop_at_signal
+from holdfast.core.stopping import Interrupted, request_stop
+from holdfast.protocols.resume import stop_at_signal
 from holdfast.run.settings import make_spec
 from holdfast.run.train import checkpoint_path, run_episode
 from holdfast.run.workspace import Workspace

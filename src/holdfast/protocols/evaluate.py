@@ -16,7 +16,7 @@ from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
 from holdfast.methods.base import Method
 from holdfast.nn.memory.read import HasMemory
-from holdfast.protocols.resume import stop_all_if_requested, stop_if_requested
+from holdfast.core.stopping import stop_all_if_requested, stop_if_requested
 from holdfast.record import Scores
 from holdfast.tasks.base import Task
 

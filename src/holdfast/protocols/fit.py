@@ -19,7 +19,8 @@ from holdfast.core.tape import collect_shares, mean_shares
 from holdfast.data.batches import Batches
 from holdfast.methods.base import Method, Metrics
 from holdfast.methods.captured import captured_steps, release_captures
-from holdfast.protocols.resume import Interrupted, Saver
+from holdfast.core.stopping import Interrupted
+from holdfast.protocols.resume import Saver
 from holdfast.protocols.select import Choose, Validation, best_mean, newest, should_stop
 
 Validate = Callable[[], tuple[dict[str, float], dict[str, float]]]  # score (higher is better) and loss, per domain

@@ -15,17 +15,7 @@ from typing import Any
 from holdfast.core import parallel
 from holdfast.core.checkpoint import load_tree, save_tree
 from holdfast.core.errors import BadInput, warn
-
-
-class _StopRequest(threading.Event):
-    signal: int = signal.SIGINT
-
-
-_stop = _StopRequest()
-
-
-class Interrupted(Exception):
-    """The run was stopped and its state is saved; the first argument is the signal."""
+from holdfast.core.stopping import TIME, reason_to_stop, request_stop, stop, withdraw_request
 
 
 @contextmanager
@@ -40,44 +30,20 @@ def stop_at_signal() -> Iterator[None]:
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if _stop.is_set():
+        if reason_to_stop() not in (0, TIME):
             if parallel.active():
                 return
             raise KeyboardInterrupt
-        _stop.signal = number
-        _stop.set()
+        request_stop(number)
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        leaving = parallel.active() and _stop.is_set()
-        _stop.clear()
+        leaving = parallel.active() and reason_to_stop() not in (0, TIME)
+        withdraw_request()
         for number, handler in before.items():
             signal.signal(number, signal.SIG_IGN if leaving else handler)
-
-
-def request_stop() -> None:
-    """Request a stop as a signal does."""
-    _stop.set()
-
-
-def stop_if_requested() -> None:
-    """Raise `Interrupted` if a stop was requested; in a distributed run no process stops by itself."""
-    if _stop.is_set() and not parallel.active():
-        raise Interrupted(_stop.signal)
-
-
-def stop_all_if_requested() -> None:
-    """Raise `Interrupted` in all processes if a stop was requested in one of them."""
-    number = parallel.all_max(_requested_signal())[0]
-    if number:
-        raise Interrupted(number)
-
-
-def _requested_signal() -> int:
-    """Return the signal that requested a stop, or 0."""
-    return int(_stop.signal) if _stop.is_set() else 0
 
 
 class Saver:
@@ -96,27 +62,26 @@ class Saver:
         self.steps, self.training = 0, 0.0  # steps and their seconds, over all attempts
 
     def due(self) -> bool:
-        """Whether to save now, because the time has passed or a stop was requested in some process."""
-        number, late = parallel.all_max(_requested_signal(), int(self._waited(self.seconds)))
-        if number and not _stop.is_set():
-            _stop.signal = number
-            _stop.set()
-        return bool(number or late)
+        """Whether to save now, because the interval has passed or some process has a reason to stop."""
+        reason, late = parallel.all_max(reason_to_stop(), int(self._waited(self.seconds)))
+        if reason and not reason_to_stop():
+            request_stop(reason)
+        return bool(reason or late)
 
     def _waited(self, seconds: float) -> bool:
         return self.path is not None and parallel.is_first() and time.monotonic() - self.written >= seconds
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write the state, then stop if that was requested."""
+        """Write the state, then stop if there is a reason to."""
         if self.path is not None and self.previous is not None and parallel.is_first():
             with suppress(OSError):  # there may be no checkpoint yet
                 os.replace(self.path, self.previous)
             run = {"done": self.done, "seconds": self.elapsed(), "steps": self.steps, "training": self.training}
             save_tree(self.path, {"run": {**run, "processes": parallel.world_size()}, "fit": state})
             self.written = time.monotonic()
-        if _stop.is_set():
+        if reason := reason_to_stop():
             parallel.all_max(0)  # wait until the first process has written
-            raise Interrupted(_stop.signal)
+            stop(reason)
 
     def load(self) -> dict[str, Any] | None:
         """Return the newest checkpoint that is not damaged, or None."""

@@ -58,22 +58,33 @@ class Job:
         return BadInput(f"the worker of {self.name} died {MAX_ATTEMPTS} times, possibly for lack of memory: {fix}")
 
 
-Outcome = RunRecord | BadInput
-Keep = Callable[[Job], bool]  # asked right before a job begins; jobs that are not kept have no outcome
+@dataclass(frozen=True)
+class Failed:
+    """A run that ended with an error, in one sentence; other runs are not affected."""
+
+    cause: str
+    kind: str = "error"  # one of FAILURES
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A run that the deadline stopped; its checkpoint lets the same command continue."""
+
+
+FAILURES = ("error", "diverged", "memory", "killed")
+Outcome = RunRecord | Failed | Stopped
+NextJob = Callable[[], Job | None]  # the next job to begin; None if there is none now
 Outcomes = Generator[tuple[Job, Outcome], None, None]
 
 
 class Engine(Protocol):
-    """Runs jobs and yields their outcomes in any order; if it is closed early, no process keeps running."""
+    """Runs jobs and yields their outcomes in any order; if it is closed early, no process keeps running.
 
-    def run(
-        self, jobs: Sequence[Job], workspace: Workspace, *, watch: ProgressListener, keep: Keep = ...
-    ) -> Outcomes: ...
+    It asks for the next job whenever it has room for one, and again after every outcome, on which the answer may
+    depend. It ends when there is no next job and nothing runs.
+    """
 
-
-def keep_all(job: Job) -> bool:
-    """Keep every job."""
-    return True
+    def run(self, next_job: NextJob, workspace: Workspace, *, watch: ProgressListener) -> Outcomes: ...
 
 
 def run_job(job: Job, workspace: Workspace, *, tick: Tick | None) -> Outcome:

@@ -18,7 +18,8 @@ import torch
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput
-from holdfast.protocols.resume import stop_all_if_requested, stop_at_signal, stop_if_requested
+from holdfast.core.stopping import stop_all_if_requested, stop_if_requested
+from holdfast.protocols.resume import stop_at_signal
 from holdfast.record import RunRecord
 from holdfast.run.gpu_memory import Capacity
 from holdfast.run.jobs import MAX_ATTEMPTS, Job, Keep, Outcomes, cache_inputs, keep_all, run_job, worker_workspace

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.errors import BadInput
-from holdfast.protocols.resume import Interrupted, stop_at_signal, stop_if_requested
+from holdfast.core.stopping import Interrupted, stop_if_requested
+from holdfast.protocols.resume import stop_at_signal
 from holdfast.record import RunRecord
 from holdfast.run.jobs import (
     MAX_ATTEMPTS,

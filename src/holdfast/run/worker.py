@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from holdfast.protocols.resume import Interrupted, request_stop
+from holdfast.core.stopping import Interrupted, request_stop
 from holdfast.run.gpu_memory import MEASURED_STEPS, measure
 from holdfast.run.jobs import Job, StepReporter, run_job
 

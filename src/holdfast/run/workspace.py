@@ -35,7 +35,7 @@ from holdfast.data.targets import measurements, separator_in
 from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled, unlabelled_parts, with_empty_labels
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation
 from holdfast.protocols.plan import Episode, score_known_classes
-from holdfast.protocols.resume import stop_if_requested
+from holdfast.core.stopping import stop_if_requested
 from holdfast.spec import Spec
 from holdfast.tasks.base import Prepared, Structured, Task
 

@@ -1,0 +1,103 @@
+"""Reasons to stop between two steps: a signal, or a deadline.
+
+Training loops, solvers, encoding and scoring call `stop_if_requested` between their steps. A run that is stopped saves
+its state first, so that the same command continues.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from holdfast.core import parallel
+
+TIME = 1 << 10  # the reason of a deadline; other reasons are numbers of signals
+
+
+class Interrupted(Exception):
+    """The run was stopped and its state is saved; the first argument is the reason."""
+
+
+class TimeUp(Interrupted):
+    """The deadline has passed; what has finished is used."""
+
+
+class Deadline:
+    """A number of seconds from a start, by a clock that all processes of this machine share."""
+
+    def __init__(
+        self, seconds: float = math.inf, *, started: float | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.seconds, self.clock = seconds, clock
+        self.started = clock() if started is None else started
+
+    def left(self) -> float:
+        """Return the seconds left, negative after the end; inf without a limit."""
+        return self.seconds - (self.clock() - self.started)
+
+    def passed(self) -> bool:
+        """Whether the time is up."""
+        return self.left() <= 0
+
+    def earlier(self, seconds: float) -> Deadline:
+        """Return the deadline that is this number of seconds before this one."""
+        return Deadline(self.seconds - seconds, started=self.started, clock=self.clock)
+
+
+class _StopRequest(threading.Event):
+    reason: int = signal.SIGINT
+
+
+_request = _StopRequest()
+_deadlines: list[Deadline] = []
+
+
+@contextmanager
+def until(deadline: Deadline) -> Iterator[None]:
+    """Stop what runs inside with `TimeUp` when the deadline has passed; the innermost deadline counts."""
+    _deadlines.append(deadline)
+    try:
+        yield
+    finally:
+        _deadlines.pop()
+        if _request.is_set() and _request.reason == TIME:  # another process noticed the end first
+            _request.clear()
+
+
+def request_stop(reason: int = signal.SIGINT) -> None:
+    """Request a stop as a signal does."""
+    _request.reason = reason
+    _request.set()
+
+
+def withdraw_request() -> None:
+    """Forget a request to stop."""
+    _request.clear()
+
+
+def reason_to_stop() -> int:
+    """Return the number of the signal that requested a stop, `TIME` after the deadline, or 0."""
+    if _request.is_set():
+        return int(_request.reason)
+    return TIME if _deadlines and _deadlines[-1].passed() else 0
+
+
+def stop(reason: int) -> None:
+    """Raise the exception for a reason, if there is one."""
+    if reason:
+        raise TimeUp(reason) if reason == TIME else Interrupted(reason)
+
+
+def stop_if_requested() -> None:
+    """Raise `Interrupted` if there is a reason to stop; in a distributed run no process stops by itself."""
+    if not parallel.active():
+        stop(reason_to_stop())
+
+
+def stop_all_if_requested() -> None:
+    """Raise `Interrupted` in all processes if there is a reason to stop in one of them."""
+    stop(parallel.all_max(reason_to_stop())[0])
