@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
+from holdfast.core.stopping import Deadline, TimeUp, format_seconds, parse_duration, until
 from holdfast.data.dataset import Dataset
 from holdfast.data.part_locations import unmatched_note
 from holdfast.data.readers.memory import Source
+from holdfast.data.sampling import sample_sizes
 from holdfast.data.splits import drop_test_domains
+from holdfast.defaults import LIMIT, first_sample
+from holdfast.engines.local import Local
 from holdfast.record import RunRecord, read
 from holdfast.report.engagement import engagement_table
 from holdfast.report.explain import explain
@@ -26,19 +30,26 @@ from holdfast.report.page import write_report
 from holdfast.report.significance import Decision, decide
 from holdfast.report.table import flat_table
 from holdfast.run.analyses import analysis_notes, choose_analyses
-from holdfast.run.budget import Budget, parse_budget
-from holdfast.run.jobs import Engine, Job
+from holdfast.run.jobs import Engine
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import EXPERIMENT, Request, method_names, resolve, seed_list
-from holdfast.run.schedule import Limits, Schedule, run_scheduled
 from holdfast.run.workspace import Workspace, choose_device, training_data
-from holdfast.search.rates import RateChoice, final_rates, is_searchable, rate_notes, search_rates
-from holdfast.spec import Spec
+from holdfast.train.board import Board, Failure, RateChoice, final_rates, rate_notes
+from holdfast.train.schedule import (
+    Schedule,
+    default_engine,
+    limit_sentence,
+    longest_run,
+    reserve,
+    schedule_of,
+)
+from holdfast.train.work import work
 
 if TYPE_CHECKING:
     from holdfast.models.left_out import CollectedRuns
 
 WEIGHT_BYTES = 2 << 30  # that runs may store for soups: all together, and once more those of the baseline
+EPISODES = 5  # of a comparison, about
 COLLAPSED = "at most half of the classes are still predicted for unlabelled examples, so that its adaptation is refused"
 # settings in which a model of all domains may differ from the runs that were compared
 MODEL_SETTINGS = ("searched", "plan", "plan_args", "select", "seed", "precision", "processes")
@@ -57,6 +68,8 @@ class Comparison:
     schedule: Schedule | None = None  # time, and what a budget left out
     identical: Mapping[str, str] = field(default_factory=dict)  # method that was not run -> the one it is identical to
     rates: tuple[RateChoice, ...] = ()  # learning rates that a search chose, and the scores of all
+    failures: tuple[Failure, ...] = ()  # runs that failed, and why
+    deadline: Deadline = field(default_factory=Deadline)  # of the comparison, the final model included
 
     def table(self) -> list[dict[str, Any]]:
         """Return one dict per cell: method, target, metric, mean, stderr, n."""
@@ -92,7 +105,7 @@ def compare(
     out: str | Path = "runs/compare",
     encoder: str = "auto",
     tune: str = "auto",
-    plan: str = "leave-one-out",
+    plan: str = "auto",
     select: str = "train-validation",
     metric: str | None = None,
     steps: int | None = None,
@@ -117,25 +130,26 @@ def compare(
     search_rate: bool | None = None,
     started: float | None = None,
 ) -> Comparison:
-    """Train every method on every episode of the plan with every seed, and write a report.
+    """Train every method on every episode of the plan with every seed, in order of value until the time is up.
 
-    Finished runs in `out` are not repeated. `methods` is `auto` for the default slate, `all`, or a list, which may
-    contain subclasses of `holdfast.methods.base.Method`.
-    `model` is the folder that `refit` will write: it is checked here, before the first run. The `baselines` come
-    first: the most frequent class, and logistic regression on frozen and on simple features. The `combinations` come
-    last: stacking of the logistic regressions and the best network, and averages over seeds, of probabilities and (in a
-    soup) of weights, from the finished runs.
+    `train.queue` has the order. Finished runs in `out` are not repeated. `methods` is `auto` for the default slate,
+    `all`, or a list, which may contain subclasses of `holdfast.methods.base.Method`.
+    `model` is the folder that `refit` will write: it is checked here, before the first run. The `baselines` are the
+    most frequent class, and simple models on frozen and on simple features. The `combinations` come last: mixtures of
+    simple baselines and the best network, and averages over seeds, of probabilities and (in a soup) of weights, from
+    the finished runs.
 
-    `budget` is a duration such as `90s`, `2m` or `1h`, counted from `started` (a value of `time.monotonic`): seeds,
-    then methods, are left out to keep to it. `none` means no limit; `run.schedule` describes the default limit.
+    `budget` is a duration such as `90s`, `2m` or `1h`, counted from `started` (a value of `time.monotonic`), by
+    default `defaults.LIMIT`; `none` means no limit. A run that fails is reported in the result; other runs go on.
 
-    `search_rate` chooses the learning rate per method and target on source domains; by default for encoders that learn,
-    unless `lr` is set. With `skip_bad`, rows of a table with bad cells are left out and counted.
+    `search_rate` tries other learning rates on source domains; by default for encoders that learn, unless `lr` is set.
+    With `skip_bad`, rows of a table with bad cells are left out and counted.
     """
-    limits = Limits(
-        None if budget is None else parse_budget(budget), default=budget is None and method_names(methods) == ["auto"],
-        started=started or time.monotonic(),
-    )  # fmt: skip
+    watch = watch or ProgressListener()
+    limit = LIMIT if budget is None else parse_duration(budget)
+    deadline = Deadline(limit, started=started)
+    watch.note(limit_sentence(limit, default=budget is None))
+    watch.limit(lambda: None if math.isinf(limit) else deadline.left())
     task = (settings or {}).get("task")
     dataset = training_data(
         data, task=task, columns=columns, data_dir=data_dir, examples=examples, unlabelled=unlabelled,
@@ -145,35 +159,50 @@ def compare(
     folder = cache_folder() if cache else None
     workspace = Workspace(dataset, choose_device(device), folder, out=Path(out), analyse=tuple(analyses))
     workspace.keep_outputs = combinations or model is not None
+    workspace.on_encoding = watch.encoding
     source = _command_line(data, columns=columns, examples=examples, data_dir=data_dir)
     if repeated := _repeated_note(dataset, _command_line(data, columns=columns, examples=None, data_dir=data_dir)):
         workspace.notes.append(repeated)
-        (watch or ProgressListener()).note(repeated)
+    numbers = seed_list(seeds)
     request = Request(
-        methods=method_names(methods), seeds=seed_list(seeds), encoder=encoder, tune=tune, plan=plan, select=select,
+        methods=method_names(methods), seeds=numbers[:1], encoder=encoder, tune=tune, plan=plan, select=select,
         metric=metric, steps=steps, batch=batch, lr=lr, every=None if steps is None else max(1, min(25, steps // 4)),
         settings=settings or {}, baselines=baselines, tested=True,
         model=None if model is None else Path(model), model_settings=EXPERIMENT,
     )  # fmt: skip
-    jobs = resolve(request, workspace)
-    workspace.weight_limits = _weight_limits(jobs) if combinations else {}
+    specs = list({str(job.spec): job.spec for job in resolve(request, workspace)}.values())
+    workspace.sizes = _sample_sizes(specs, workspace)
+    workspace.weight_limits = _weight_limits(specs, numbers) if combinations else {}
+    workspace.keep_states = model is not None
     fixed = lr is not None or "lr" in (settings or {})
-    rates = _RateSearch(workspace, watch)
-    search = rates if (not fixed if search_rate is None else search_rate) and rates.applies(jobs) else None
-    records, schedule = run_scheduled(
-        jobs, workspace, limits, watch=watch, engine=engine, model=model is not None, search=search
-    )
+    engine = engine or default_engine(specs)
+    workers = engine.count(len(specs), workspace.device) if isinstance(engine, Local) else 1
+    board = Board(
+        specs, numbers, workspace, limit=limit, workers=workers, watch=watch,
+        search=not fixed if search_rate is None else search_rate,
+    )  # fmt: skip
+    workspace.deadline = deadline.earlier(reserve(board, limit=limit, model=model is not None))
+    for _ in work(board, workspace, watch=watch, engine=engine):
+        workspace.deadline.seconds = limit - reserve(board, limit=limit, model=model is not None)
+    workspace.deadline = Deadline()
+    records = board.results()
+    if not records:
+        causes = "; ".join(dict.fromkeys(failure.cause for failure in board.failures))
+        raise NothingFinished(f"no run was completed within {format_seconds(limit)}{causes and f': {causes}'}")
     if combinations:
         records += parallel.from_first(partial(_combined, records, workspace))
-    decision = rates.with_final_rate(decide(records, jobs[0].spec.metric))
+    metric, report = specs[0].metric, Path(out) / "report.html"
+    decision, choices = decide(records, metric), tuple(board.choices())
     if decision is not None:
         records = parallel.from_first(partial(_with_coverage, records, decision, workspace))
-    metric, report = jobs[0].spec.metric, Path(out) / "report.html"
+        decision = _with_final_rate(decision, choices)
+    schedule = schedule_of(board, seconds=time.monotonic() - deadline.started, limit=limit)
     unmatched = unmatched_note(dataset.raw, dataset.ids) if "expert-parts" in analyses else ""
     remarks = [
         *analysis_notes(records, analyses),
-        *(text for text in (unmatched, schedule.note) if text),
-        *rates.notes(),
+        *failure_notes(board.failures),
+        *(text for text in (unmatched, schedule.note, sample_note(records, len(dataset))) if text),
+        *rate_notes(choices),
         *(f"{label} is not chosen: {COLLAPSED}" for label, group in grouped(records).items() if is_collapsed(group)),
     ]
     notes = (*dataset.notes, *workspace.notes, *remarks)
@@ -182,47 +211,64 @@ def compare(
         source += ["--empty-labels", empty_labels] if source and empty_labels != "error" else []
         source += ["--skip-bad"] if source and skip_bad else []
         write_report(records, report, title=f"Holdfast: {dataset.name}", metric=metric, notes=notes, source=source)
-    same, choices = workspace.identical, tuple(rates.choices)
-    return Comparison(records, metric, report, dataset, decision, notes, schedule, same, choices)
+    return Comparison(
+        records, metric, report, dataset, decision, notes, schedule, workspace.identical, choices,
+        tuple(board.failures), deadline,
+    )  # fmt: skip
 
 
-def _weight_limits(jobs: Sequence[Job]) -> dict[str, int]:
-    """Return the bytes of weights that a run of each method may store, with several seeds; simple baselines none.
+class NothingFinished(Exception):
+    """No run of a comparison was completed, so that there is nothing to compare."""
+
+
+def failure_notes(failures: Sequence[Failure]) -> list[str]:
+    """Return one sentence per method that failed, with its first cause."""
+    first: dict[str, Failure] = {}
+    for failure in failures:
+        first.setdefault(failure.unit.name, failure)
+    return [f"{name} failed ({each.episode or 'before its first run'}): {each.cause}" for name, each in first.items()]
+
+
+def sample_note(records: Sequence[RunRecord], total: int) -> str:
+    """Return a sentence on the rows that methods were trained and tested on, if these are not all."""
+    sizes = {label: group[0].spec.get("rows") or total for label, group in grouped(records).items()}
+    if set(sizes.values()) <= {total}:
+        return ""
+    by_size: dict[int, list[str]] = {}
+    for label, rows in sizes.items():
+        by_size.setdefault(rows, []).append(label)
+    texts = [f"{rows:,} rows: {', '.join(labels)}" for rows, labels in sorted(by_size.items()) if rows < total]
+    return f"trained and tested on a stratified sample of the {total:,} rows: {'; '.join(texts)}"
+
+
+def _sample_sizes(specs: Sequence[Spec], workspace: Workspace) -> tuple[int, ...]:
+    """Return the numbers of rows of nested samples; all rows only for streams and where the user set a number."""
+    spec, total = next((each for each in specs if not is_simple_name(each.method)), specs[0]), len(workspace.dataset)
+    if spec.plan == "stream" or spec.rows or parallel.world_size() > 1:
+        return (total,)
+    kind = workspace.dataset.raw.kind
+    return sample_sizes(total, first_sample(spec, kind, workspace.device))
+
+
+def _weight_limits(specs: Sequence[Spec], seeds: Sequence[int]) -> dict[str, int]:
+    """Return the bytes of weights that a run of each method may store for soups, which need several seeds.
 
     The baseline has a limit of its own, so that large encoders have a soup of its seeds at least.
     """
-    counts = Counter(job.spec.method for job in jobs if job.spec.method not in SIMPLE)
-    if len({job.spec.seed for job in jobs}) < 2:
+    methods = [spec.method for spec in specs if spec.method not in SIMPLE]
+    if len(set(seeds)) < 2 or not methods:
         return {}
-    limits = {method: WEIGHT_BYTES // counts.total() for method in counts}
-    return limits | ({BASELINE: WEIGHT_BYTES // counts[BASELINE]} if BASELINE in counts else {})
+    runs = len(seeds) * EPISODES
+    limits = {method: WEIGHT_BYTES // (len(methods) * runs) for method in methods}
+    return limits | ({BASELINE: WEIGHT_BYTES // runs} if BASELINE in methods else {})
 
 
-class _RateSearch:
-    """Searches the learning rates of a comparison, and keeps the choices for the report and the model."""
-
-    def __init__(self, workspace: Workspace, watch: ProgressListener | None) -> None:
-        self.workspace, self.watch = workspace, watch
-        self.choices: list[RateChoice] = []
-
-    def applies(self, jobs: Sequence[Job]) -> bool:
-        """Whether there is a rate to search."""
-        return parallel.world_size() == 1 and any(is_searchable(job.spec) for job in jobs)
-
-    def __call__(self, jobs: Sequence[Job], budget: Budget | None, engine: Engine | None) -> list[Job]:
-        chosen, self.choices = search_rates(jobs, self.workspace, watch=self.watch, engine=engine, budget=budget)
-        return chosen
-
-    def notes(self) -> list[str]:
-        """Describe the choices."""
-        return rate_notes(self.choices)
-
-    def with_final_rate(self, decision: Decision | None) -> Decision | None:
-        """Give the chosen method the rate that is best over all domains, which a model of all domains uses."""
-        if decision is None or "searched" not in decision.spec:
-            return decision
-        rate = final_rates(self.choices).get(settings_key(decision.spec, "seed"), decision.spec["lr"])
-        return replace(decision, spec={**decision.spec, "lr": rate})
+def _with_final_rate(decision: Decision, choices: Sequence[RateChoice]) -> Decision:
+    """Give the chosen method the rate that is best over all domains, which a model of all domains uses."""
+    if "searched" not in decision.spec:
+        return decision
+    rate = final_rates(choices).get(settings_key(decision.spec, "seed"), decision.spec["lr"])
+    return replace(decision, spec={**decision.spec, "lr": rate})
 
 
 def _combined(records: list[RunRecord], workspace: Workspace) -> list[RunRecord]:
