@@ -153,11 +153,8 @@ def shared_server(worker: str) -> ForkServer | None:
 
 def start_early(jobs: str | None) -> None:
     """Start the process for the workers of `--jobs`, if there may be several: it imports torch while this one does."""
-    if jobs in (None, "auto"):
-        several = cores() > 1
-    else:
-        several = jobs.isdecimal() and int(jobs) > 1
-    if several:
+    count = cores() if jobs in (None, "auto") else int(jobs) if jobs.isdecimal() else 1
+    if count > 1:
         shared_server("holdfast.engines.worker")
 
 
@@ -260,8 +257,8 @@ def _fork(requests: socket.socket, worker: str, descriptors: Sequence[int], stat
         sys.path[:] = state["path"]
         _run(worker, connection)
         code = 0
-    except Exception:
-        sys.excepthook(*sys.exc_info())
+    except Exception as error:
+        sys.excepthook(type(error), error, error.__traceback__)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any
 
 import threadpoolctl
 import torch
@@ -161,7 +162,8 @@ class _Pool:
         if self.alone and not self._busy():
             job = self.alone.popleft()
             if self.attempts[job.id]:
-                self._close_all()
+                for worker in list(self.workers):  # idle ones, whose memory is then free
+                    self._close(worker)
                 self._begin(job, stack, alone=True)
             else:
                 yield job, _run_here(job, self.workspace, self.watch)
@@ -207,44 +209,43 @@ class _Pool:
 
         return start
 
-    def _close_all(self) -> None:
-        """End idle workers, whose memory is then free."""
-        for worker in self.workers:
-            worker.end()
-        self.workers = []
-
     def _outcomes(self) -> Outcomes:
         """Wait for messages of workers; yield the outcomes among them."""
         ready = wait([worker.connection for worker in self.workers], POLL_SECONDS)
         for worker in list(self.workers):
             job = worker.job
             if worker.connection in ready:
-                try:
-                    kind, content = worker.connection.recv()
-                except (EOFError, OSError):
-                    kind, content = "dead", worker.end()
-                    self.workers.remove(worker)
-                if job is None:
+                kind, content = self._receive(worker)
+                if job is None:  # it died, or its last message is about memory
                     continue
                 if kind == "steps":
                     self.watch.worker_steps(job.id, job.name, content, job.steps)
                 elif kind == "memory":
                     self.capacity.add(worker.index, content)
                 else:
-                    outcome = self._killed(job, content) if kind == "dead" else content
                     worker.job = None
-                    yield from self._end(job, worker, outcome)
+                    yield from self._end(job, worker, content)
             elif job is not None and time.monotonic() > worker.limit:
-                worker.end()
-                self.workers.remove(worker)
+                self._close(worker)
                 yield job, Stopped()
+
+    def _receive(self, worker: _Worker) -> tuple[str, Any]:
+        """Return the next message of a worker; one that died has an outcome."""
+        try:
+            return worker.connection.recv()
+        except (EOFError, OSError):
+            return "done", _killed(self._close(worker))
+
+    def _close(self, worker: _Worker) -> int:
+        """End the process of a worker; return its exit code."""
+        self.workers.remove(worker)
+        return worker.end()
 
     def _end(self, job: Job, worker: _Worker, outcome: Outcome) -> Outcomes:
         """Yield the outcome of a job, or queue the job again."""
         failed = isinstance(outcome, Failed)
         if failed and self.on_gpu and outcome.kind in ("error", "memory") and worker in self.workers:
-            worker.end()  # its GPU memory may be fragmented, or its CUDA context may have failed
-            self.workers.remove(worker)
+            self._close(worker)  # its GPU memory may be fragmented, or its CUDA context may have failed
         if failed and outcome.kind in ("memory", "killed"):
             if self.deadline.passed():
                 yield job, Stopped()
@@ -258,11 +259,13 @@ class _Pool:
             self.watch.begin(job.name, job.steps)
         yield job, outcome
 
-    def _killed(self, job: Job, code: int) -> Failed:
-        names = {int(each): each.name for each in signal.Signals}
-        reason = f"by {names.get(-code, f'signal {-code}')}" if code < 0 else f"with exit code {code}"
-        fix = "use fewer --jobs or a smaller --batch"
-        return Failed(f"its worker process ended {reason}, possibly for lack of memory: {fix}", "killed")
+
+def _killed(code: int) -> Failed:
+    """Return the outcome of a run whose worker ended with this exit code."""
+    names = {int(each): each.name for each in signal.Signals}
+    reason = f"was killed by {names.get(-code, f'signal {-code}')}" if code < 0 else f"ended with exit code {code}"
+    fix = "use fewer --jobs or a smaller --batch"
+    return Failed(f"its worker process {reason}, possibly for lack of memory: {fix}", "killed")
 
 
 def _modules(job: Job, device: torch.device) -> list[str]:
