@@ -69,7 +69,7 @@ def expert_variants() -> list[str]:
 
 def extrapolation(nodes: int = 100, cpus: int = 8, runs: int = 10_000, seconds: float = 60.0) -> list[str]:
     """Expected load of many runs on a large cluster, computed from the measured costs per run."""
-    from holdfast.run.ray import MAX_SUBMITTED, PROGRESS_INTERVAL
+    from holdfast.engines.ray import MAX_SUBMITTED, PROGRESS_INTERVAL
 
     costs = {case: result["ratio"] for case, result in _results("cluster", "cpu").items()}
     overhead, driver = (

@@ -28,14 +28,14 @@ import torch
 
 from holdfast.bench.harness import Result, attempt, one_thread
 from holdfast.core.errors import BadInput
+from holdfast.core.forking import end_server
 from holdfast.data.synthetic import world
+from holdfast.engines.local import Local
+from holdfast.engines.ray import ENVIRONMENT, Ray
 from holdfast.run.execute import run_all
 from holdfast.run.jobs import Engine
-from holdfast.run.local import Local
-from holdfast.run.ray import ENVIRONMENT, Ray
 from holdfast.run.resolve import Request, resolve
 from holdfast.run.settings import make_spec
-from holdfast.run.template import end_template
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
@@ -67,7 +67,7 @@ def tiny(count: int, device: torch.device, steps: int = STEPS) -> tuple[list[Spe
 def _ray_over_local(device: torch.device, steps: int = STEPS, rounds: int = ROUNDS) -> float:
     values = []
     for _ in range(rounds):
-        end_template()
+        end_server()
         local = sweep(Local(AT_ONCE), RUNS, device, steps).seconds
         values.append(sweep(Ray(), RUNS, device, steps).seconds / local)
     return median(values)

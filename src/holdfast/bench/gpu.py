@@ -21,11 +21,13 @@ import numpy as np
 import torch
 
 from holdfast.bench.harness import Result, attempt, one_thread, random_images, seconds
+from holdfast.core.forking import start_early
 from holdfast.core.seeds import generator, seeded
 from holdfast.core.store import TensorStore
 from holdfast.data.batches import Batches, Examples
 from holdfast.data.splits import Part
 from holdfast.data.synthetic import world
+from holdfast.engines.local import Local
 from holdfast.methods.captured import captured_steps
 from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Optimizer, OptimizerSettings
@@ -38,11 +40,9 @@ from holdfast.protocols.fit import train_step
 from holdfast.record import RunRecord
 from holdfast.run.assemble import placed
 from holdfast.run.execute import run_all
-from holdfast.run.local import Local
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import Request, resolve
 from holdfast.run.settings import make_spec
-from holdfast.run.template import start_early
 from holdfast.run.workspace import Workspace
 from holdfast.tasks.classify import Classify
 

@@ -20,6 +20,7 @@ from holdfast.core.seeds import generator
 from holdfast.core.store import TensorStore
 from holdfast.data.batches import Batches, Examples
 from holdfast.data.splits import Part
+from holdfast.engines.local import Local
 from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.methods.penalties import Penalized
@@ -30,7 +31,6 @@ from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.protocols.fit import fit
 from holdfast.protocols.select import newest
-from holdfast.run.local import Local
 from holdfast.tasks.classify import Classify
 
 WIDTH, HIDDEN, ROUNDS = 256, 512, 5

@@ -10,7 +10,7 @@ import typer
 
 from holdfast.cli import options
 from holdfast.cli.console import STARTED, print_json, progress, say, show_records
-from holdfast.run.template import start_early
+from holdfast.core.forking import start_early
 
 if TYPE_CHECKING:
     from holdfast.api import Comparison

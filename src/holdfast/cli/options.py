@@ -295,13 +295,13 @@ def make_engine(
             "concurrent runs"
         )
     if engine == "local":
-        from holdfast.run.local import parse_jobs
+        from holdfast.engines.local import parse_jobs
 
         for name, value in (("address", address), ("cpus", cpus), ("gpus", gpus)):
             if value is not None:
                 raise BadInput(f"--{name} needs --engine ray; use --jobs for concurrent runs on this machine")
         return parse_jobs(jobs or "1")
-    from holdfast.run.ray import Ray
+    from holdfast.engines.ray import Ray
 
     if jobs is not None:
         raise BadInput("--jobs is for runs on this machine; with --engine ray use --cpus and --gpus per run")

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from holdfast.cli import options
 from holdfast.cli.console import print_json, progress, say, show
-from holdfast.run.template import start_early
+from holdfast.core.forking import start_early
 
 if TYPE_CHECKING:
     from holdfast.recipes.reproduce import Reproduction

@@ -7,7 +7,7 @@ import typer
 
 from holdfast.cli import options
 from holdfast.cli.console import print_json, progress, say, show_records
-from holdfast.run.template import start_early
+from holdfast.core.forking import start_early
 
 
 def sweep(

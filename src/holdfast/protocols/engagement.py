@@ -15,13 +15,13 @@ from torch import Tensor
 
 from holdfast.core import parallel
 from holdfast.core.ragged import NONE
+from holdfast.core.stopping import stop_all_if_requested, stop_if_requested
 from holdfast.core.tape import Tape, tape
 from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
 from holdfast.nn.engagement import Mechanism, mechanisms
 from holdfast.nn.model import Model
 from holdfast.protocols.plan import Episode
-from holdfast.core.stopping import stop_all_if_requested, stop_if_requested
 from holdfast.tasks.base import Task
 
 PREFIX = "stat/"  # of tape entries that are statistics of a mechanism: `stat/MECHANISM/NAME`

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
+from holdfast.core.stopping import stop_all_if_requested, stop_if_requested
 from holdfast.core.tape import tape
 from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
 from holdfast.methods.base import Method
 from holdfast.nn.memory.read import HasMemory
-from holdfast.core.stopping import stop_all_if_requested, stop_if_requested
+from holdfast.protocols.fit import Diverged
 from holdfast.record import Scores
 from holdfast.tasks.base import Task
 
@@ -83,4 +84,4 @@ def check_memory(method: Method, examples: Examples, part: Part) -> None:
         if not side[name]:
             raise Unused(f"no example reads the memory of this network ({name}): move it to another layer or remove it")
         if not all(bool(torch.isfinite(value).all()) for value in side[name]):
-            raise Unused(f"the memory read returned NaN or inf ({name}): lower --lr or set clip")
+            raise Diverged(f"the memory read returned NaN or inf ({name}): lower --lr or set clip")

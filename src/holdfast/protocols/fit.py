@@ -15,11 +15,11 @@ from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput, warn
 from holdfast.core.seeds import process_rng_state, rng_state, set_process_rng_state, set_rng_state, use_process_rng
+from holdfast.core.stopping import Interrupted
 from holdfast.core.tape import collect_shares, mean_shares
 from holdfast.data.batches import Batches
 from holdfast.methods.base import Method, Metrics
 from holdfast.methods.captured import captured_steps, release_captures
-from holdfast.core.stopping import Interrupted
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.select import Choose, Validation, best_mean, newest, should_stop
 
@@ -196,8 +196,12 @@ def _restore(state: _State, saved: dict[str, Any], method: Method, batches: Batc
             optimizer.set_pending_gradients(grads)
 
 
+class OutOfMemory(BadInput):
+    """A step does not fit into the memory of the device, even in the smallest microbatches."""
+
+
 class Diverged(BadInput):
-    """A loss is NaN or infinite."""
+    """A loss, or what a memory of the network returns, is NaN or infinite."""
 
     rows: tuple[int, ...] = ()  # of the data, in the batch of the first such step
     step: int = 0
@@ -289,7 +293,7 @@ def _double_microbatches(method: Method, batch: DomainBatch) -> None:
         reason = "microbatches have one example per domain already"
     if reason:
         fix = "use a smaller --batch, shorter inputs, a smaller encoder or --tune frozen"
-        raise BadInput(f"the device has too little memory for a step on {size} examples, and {reason}: {fix}")
+        raise OutOfMemory(f"the device has too little memory for a step on {size} examples, and {reason}: {fix}")
     count = min(2 * method.microbatches, limit)
     set_microbatches(method, count)
     split = f"every batch is split into {count} microbatches whose gradients are added; the update is the same"

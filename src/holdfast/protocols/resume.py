@@ -60,6 +60,7 @@ class Saver:
         self.done: list[dict[str, Any]] = []  # results of finished stages
         self.spent = 0.0  # seconds of earlier attempts
         self.steps, self.training = 0, 0.0  # steps and their seconds, over all attempts
+        self.reason = ""  # why an earlier attempt with other settings ended
 
     def due(self) -> bool:
         """Whether to save now, because the interval has passed or some process has a reason to stop."""
@@ -77,6 +78,7 @@ class Saver:
             with suppress(OSError):  # there may be no checkpoint yet
                 os.replace(self.path, self.previous)
             run = {"done": self.done, "seconds": self.elapsed(), "steps": self.steps, "training": self.training}
+            run |= {"reason": self.reason} if self.reason else {}
             save_tree(self.path, {"run": {**run, "processes": parallel.world_size()}, "fit": state})
             self.written = time.monotonic()
         if reason := reason_to_stop():
@@ -89,6 +91,7 @@ class Saver:
         if saved is not None:
             run = saved["run"]
             self.spent, self.steps, self.training = (run[name] for name in ("seconds", "steps", "training"))
+            self.reason = run.get("reason", "")
             count, now = run.get("processes", 1), parallel.world_size()
             if count != now:
                 processes = "1 process" if count == 1 else f"{count} processes"
@@ -118,6 +121,17 @@ class Saver:
         """Return a saver for a training inside this run; its files are deleted with those of the run."""
         path = None if self.path is None else self.path.with_name(f"{self.path.stem}.fold-{name}{self.path.suffix}")
         return Saver(path, seconds=self.seconds)
+
+    def exists(self) -> bool:
+        """Whether there is a checkpoint."""
+        paths = [path for path in (self.path, self.previous) if path is not None and path.exists()]
+        return bool(parallel.from_first(lambda: len(paths)))
+
+    def follow(self, earlier: Saver, reason: str) -> None:
+        """Add the cost of an earlier attempt, which ended for this reason."""
+        self.reason, self.spent = reason, earlier.elapsed()
+        self.steps, self.training = earlier.steps, earlier.training
+        self.started = time.monotonic()
 
     def finish(self) -> None:
         """Delete the checkpoints."""

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import traceback
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import torch
 
 from holdfast import catalog
-from holdfast.core.errors import BadInput
+from holdfast.core import parallel
+from holdfast.core.errors import BadInput, one_line
+from holdfast.core.files import write_text
+from holdfast.core.stopping import Interrupted, TimeUp, until
 from holdfast.methods.base import Metrics
+from holdfast.protocols.fit import Diverged, OutOfMemory
 from holdfast.protocols.plan import Episode
 from holdfast.record import RunRecord, run_id
 from holdfast.run.assemble import assemble, encodes
@@ -17,7 +26,9 @@ from holdfast.run.train import Tick, run_episode, training_steps
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 
-MAX_ATTEMPTS = 5  # a run whose worker dies this often is the cause itself
+T = TypeVar("T")
+PACKAGE = Path(__file__).parents[1]
+MAX_ATTEMPTS = 2  # of a run whose worker is killed or lacks memory; the second is alone on the machine
 
 
 @dataclass(frozen=True)
@@ -52,11 +63,6 @@ class Job:
         """Return the episode with its rows."""
         return next(episode for episode in workspace.episodes(self.spec) if episode.name == self.episode)
 
-    def worker_died(self) -> BadInput:
-        """Return the error for a job whose workers died `MAX_ATTEMPTS` times."""
-        fix = "use fewer --jobs or a smaller --batch; finished runs are saved, and the same command resumes"
-        return BadInput(f"the worker of {self.name} died {MAX_ATTEMPTS} times, possibly for lack of memory: {fix}")
-
 
 @dataclass(frozen=True)
 class Failed:
@@ -88,42 +94,87 @@ class Engine(Protocol):
 
 
 def run_job(job: Job, workspace: Workspace, *, tick: Tick | None) -> Outcome:
-    """Run a job; return its record, or the error that stopped it."""
+    """Run a job until the workspace's deadline; return its record, or why there is none.
+
+    Only signals raise. An unexpected error of one process of a distributed run raises, too: the others wait for it.
+    """
+    return isolated(job, workspace, lambda: run_episode(job.spec, job.episode_in(workspace), workspace, tick=tick))
+
+
+def isolated(job: Job, workspace: Workspace, call: Callable[[], T]) -> T | Failed | Stopped:
+    """Return the result of a call that belongs to a job, or why there is none."""
     try:
-        return run_episode(job.spec, job.episode_in(workspace), workspace, tick=tick)
+        with until(workspace.deadline):
+            return call()
+    except TimeUp:
+        return Stopped()
+    except Interrupted:
+        raise
+    except Diverged as error:
+        return Failed(one_line(str(error)), "diverged")
+    except OutOfMemory as error:
+        return Failed(one_line(str(error)), "memory")
     except BadInput as error:
-        return error
+        return Failed(one_line(str(error)))
+    except Exception as error:
+        if parallel.active():
+            raise
+        return _failed(job, workspace, error)
 
 
-def worker_workspace(
-    jobs: Sequence[Job], workspace: Workspace, *, threads: int, device: str = "", warm_cache: bool = True
-) -> Workspace:
-    """Return the workspace to send to worker processes, after caching what they would otherwise all compute."""
-    _check_importable(jobs)
-    if warm_cache:
-        cache_inputs(jobs, workspace)
+def _failed(job: Job, workspace: Workspace, error: Exception) -> Failed:
+    """Write the traceback of an unexpected error to the folder `failures`, and return the outcome."""
+    trace = "".join(traceback.format_exception(error))
+    if workspace.out is not None:
+        with suppress(OSError):
+            write_text(workspace.out / "failures" / f"{job.id}.txt", trace)
+    where = _origin(error)
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        fix = "use a smaller --batch, shorter inputs or a smaller encoder"
+        return Failed(f"not enough memory ({where}): {fix}", "memory")
+    message = f": {error}" if str(error) else ""
+    return Failed(one_line(f"{type(error).__name__}{message} ({where})"))
+
+
+def _origin(error: Exception) -> str:
+    """Return file and line of the innermost frame of this package."""
+    frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    path, line = [(path, line) for path, line in frames if path.is_relative_to(PACKAGE)][-1]
+    return f"{path.relative_to(PACKAGE.parent).as_posix()}:{line}"
+
+
+def worker_workspace(workspace: Workspace, *, threads: int, device: str = "") -> Workspace:
+    """Return the workspace to send to worker processes."""
     return workspace.for_worker(threads=threads, device=device)
 
 
-def cache_inputs(jobs: Sequence[Job], workspace: Workspace) -> None:
-    """Fill the cache with features of frozen encoders and decoded images, once per encoder."""
-    seen = set()
-    for job in jobs:
-        spec = job.spec
-        key = (spec.encoder, str(spec.encoder_args), spec.tune)
-        cached = workspace.cache is not None and (encodes(spec) or workspace.dataset.raw.kind == "image")
-        if cached and key not in seen:
-            seen.add(key)
-            assemble(spec, job.episode_in(workspace), workspace)
+class InputCache:
+    """Computes once what the workers would otherwise all compute: features of frozen encoders and decoded images."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace, self.seen = workspace, set()
+
+    def fill(self, job: Job) -> Failed | Stopped | None:
+        """Fill the cache with the inputs of a job, once per encoder; return why the job cannot run."""
+        spec, workspace = job.spec, self.workspace
+        key = (spec.encoder, str(spec.encoder_args), spec.tune, spec.rows)
+        if workspace.cache is None or key in self.seen or not (encodes(spec) or workspace.dataset.raw.kind == "image"):
+            return None
+        sampled = workspace.sampled(spec.rows)
+        outcome = isolated(job, workspace, lambda: assemble(spec, job.episode_in(workspace), sampled))
+        if isinstance(outcome, Failed | Stopped):
+            return outcome
+        self.seen.add(key)
+        return None
 
 
-def _check_importable(jobs: Sequence[Job]) -> None:
-    """Raise for methods of user code that another process cannot import."""
-    for method in dict.fromkeys(job.spec.method for job in jobs):
-        for name, entry in catalog.unwrap("methods", method):
-            if entry.target.startswith("__main__:") or "<locals>" in entry.target:
-                fix = "define it at the top level of a module, or run with one job in this process"
-                raise BadInput(f"method '{name}' ({entry.target}) cannot be imported by worker processes: {fix}")
+def unimportable(spec: Spec) -> str:
+    """Return why another process cannot import the method of a spec; an empty string if it can."""
+    for name, entry in catalog.unwrap("methods", spec.method):
+        if entry.target.startswith("__main__:") or "<locals>" in entry.target:
+            fix = "define it at the top level of a module, or run with one job in this process"
+            return f"method '{name}' ({entry.target}) cannot be imported by worker processes: {fix}"
+    return ""
 
 
 class StepReporter:

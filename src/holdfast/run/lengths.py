@@ -8,9 +8,9 @@ import numpy as np
 from holdfast import catalog
 from holdfast.catalog.entry import EXAMPLE_TASKS, EncoderEntry, Entry
 from holdfast.core.errors import BadInput
+from holdfast.core.forking import import_early
 from holdfast.data.dataset import Dataset
 from holdfast.data.splits import TEST
-from holdfast.run.template import import_early
 
 LENGTH = "length"
 SAMPLE = 100  # texts per domain whose tokens are counted

@@ -40,6 +40,7 @@ from holdfast.tasks.regress import Regress
 
 Tick = Callable[[Metrics], None]  # called after every training step
 STATE_BYTES = 64 << 20  # of a trained state that a run stores, at most
+MILDER = 3.0  # by which the rate of a run that diverged is divided
 SCALE = "scale"  # mean and scale of the targets of a regression, stored with its outputs
 
 
@@ -84,9 +85,8 @@ def run_episode(spec: Spec, episode: Episode, workspace: Workspace, *, tick: Tic
         return finished
     saver = Saver(checkpoint_path(spec, episode, workspace.out))
     outputs: dict[str, Tensor] | None = {} if workspace.keep_outputs and spec.task in EXAMPLE_TASKS else None
-    record, assembly = train(
-        spec, episode, workspace, saver=saver, tick=tick, analyse=workspace.analyse, outputs=outputs
-    )
+    options = {"tick": tick, "analyse": workspace.analyse, "outputs": outputs}
+    record, assembly = _train_repeatedly(spec, episode, workspace, saver, options)
     if parallel.is_first():
         if outputs is not None:  # before the record, which marks the run as finished
             outputs |= {SCALE: torch.tensor(task.scale)} if isinstance(task := assembly.task, Regress) else {}
@@ -98,6 +98,30 @@ def run_episode(spec: Spec, episode: Episode, workspace: Workspace, *, tick: Tic
         record.save(path.parent)
         saver.finish()
     return parallel.from_first(lambda: record)  # the cost is that of the first process
+
+
+def _train_repeatedly(
+    spec: Spec, episode: Episode, workspace: Workspace, saver: Saver, options: dict[str, Any]
+) -> tuple[RunRecord, Assembly]:
+    """Train; a run that diverges is repeated once at a lower rate with clipped gradients, which the record states."""
+    milder = saver.fold("milder")
+    if not milder.exists():
+        try:
+            return train(spec, episode, workspace, saver=saver, **options)
+        except Diverged as error:
+            if parallel.active() or _is_solved(spec):
+                raise
+            milder.follow(saver, str(error))
+    changed = replace(spec, lr=spec.lr / MILDER, clip=spec.clip / MILDER if spec.clip else 1.0)
+    record, assembly = train(changed, episode, workspace, saver=milder, **options)
+    remark = {"lr": changed.lr, "clip": changed.clip, "because": milder.reason or "training diverged"}
+    stages = [*record.stages[:-1], {**record.stages[-1], "repeated": remark}]
+    return replace(record, spec=spec.json(), stages=stages), assembly
+
+
+def _is_solved(spec: Spec) -> bool:
+    """Whether a solver fits all examples at once, without a learning rate."""
+    return catalog.unwrap("methods", spec.method)[-1][1].load().full_batch
 
 
 def _weights_for_soups(spec: Spec, assembly: Assembly, workspace: Workspace) -> dict[str, Tensor]:

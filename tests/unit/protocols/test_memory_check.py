@@ -13,6 +13,7 @@ from holdfast.nn.memory.neck import key_value
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.protocols.evaluate import Unused, check_memory
+from holdfast.protocols.fit import Diverged
 from tests.unit.methods.streams import EXAMPLES, build
 
 PART = Part("a", np.arange(20))
@@ -51,7 +52,7 @@ def test_a_nan_read_is_an_error():
     checked = method(key_value(6, slots=4))
     with torch.no_grad():
         checked.model.neck.fused.memory.keys[0].fill_(torch.nan)
-    with pytest.raises(Unused, match="NaN"):
+    with pytest.raises(Diverged, match="NaN"):
         check_memory(checked, EXAMPLES, PART)
 
 

@@ -6,30 +6,36 @@ import importlib
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.core.errors import BadInput
-from holdfast.core.stopping import Interrupted, stop_if_requested
+from holdfast.core.errors import BadInput, one_line
+from holdfast.core.stopping import TIME, Deadline, Interrupted, reason_to_stop, stop
 from holdfast.protocols.resume import stop_at_signal
 from holdfast.record import RunRecord
 from holdfast.run.jobs import (
     MAX_ATTEMPTS,
+    Failed,
+    InputCache,
     Job,
-    Keep,
+    NextJob,
     Outcome,
     Outcomes,
     StepReporter,
-    keep_all,
+    Stopped,
+    deadline_of,
     run_job,
+    unimportable,
     worker_workspace,
 )
 from holdfast.run.progress import ProgressListener
 from holdfast.run.workspace import Workspace
 
 MAX_SUBMITTED = 1000  # tasks that the cluster knows at once; the others wait in the driver
+EXTRA = 4  # tasks that wait in the cluster, so that a free node has one at once
+GRACE = 30.0  # time that runs have to save after the deadline, with what a network needs to report it
 POLL_SECONDS = 0.2  # interval at which a request to stop is noticed
 OUTCOMES_PER_POLL = 8
 PROGRESS_INTERVAL = 2.0  # interval between two reports of the steps of a run
@@ -52,19 +58,21 @@ class Ray:
     cpus: float = 1.0
     gpus: float | None = None
 
-    def run(
-        self, jobs: Sequence[Job], workspace: Workspace, *, watch: ProgressListener, keep: Keep = keep_all
-    ) -> Outcomes:
-        if not jobs:
-            return
+    def run(self, next_job: NextJob, workspace: Workspace, *, watch: ProgressListener) -> Outcomes:
         gpus = float(workspace.device.type == "cuda") if self.gpus is None else self.gpus
         device, threads = "cuda" if gpus else "cpu", max(1, int(self.cpus))
-        warm_cache = device == workspace.device.type
-        shared = worker_workspace(jobs, workspace, threads=threads, device=device, warm_cache=warm_cache)
         with _connected(self.address) as ray, stop_at_signal():
             self._check(ray, gpus)
             task = ray.remote(_task).options(num_cpus=self.cpus, num_gpus=gpus, max_retries=MAX_ATTEMPTS - 1)
-            yield from _Driver(ray, task, shared, watch).run(filter(keep, jobs))
+            shared = worker_workspace(workspace, threads=threads, device=device)
+            cache = InputCache(workspace) if device == workspace.device.type else None
+            yield from _Driver(ray, task, shared, watch, cache, slots=self._slots(ray, gpus)).run(next_job)
+
+    def _slots(self, ray: Any, gpus: float) -> int:
+        """Return the number of runs that the cluster computes at once."""
+        resources, needs = ray.cluster_resources(), {"CPU": self.cpus, "GPU": gpus}
+        slots = [int(resources.get(name, 0) / need) for name, need in needs.items() if need]
+        return max(1, min([*slots, MAX_SUBMITTED - EXTRA]))
 
     def _check(self, ray: Any, gpus: float) -> None:
         """Raise if no node has the resources of a run, which would wait forever."""
@@ -78,46 +86,77 @@ class Ray:
 class _Driver:
     """Submits tasks, collects outcomes, and cancels what is left when it is closed."""
 
-    def __init__(self, ray: Any, task: Any, workspace: Any, watch: ProgressListener) -> None:
-        self.ray, self.task, self.watch = ray, task, watch
+    def __init__(
+        self,
+        ray: Any,
+        task: Any,
+        workspace: Workspace,
+        watch: ProgressListener,
+        cache: InputCache | None,
+        *,
+        slots: int,
+    ) -> None:
+        self.ray, self.task, self.watch, self.cache, self.slots = ray, task, watch, cache, slots
+        self.deadline = deadline_of(workspace)
         self.workspace = ray.put(workspace)
         self.channel, self.actor = StepChannel(self.workspace.hex()), None
         self.running: dict[Any, Job] = {}  # by the reference to the outcome
         self.last_poll = self.last_outcome = time.monotonic()
 
-    def run(self, waiting: Iterator[Job]) -> Outcomes:
+    def run(self, next_job: NextJob) -> Outcomes:
+        """Submit jobs while the cluster has room, and yield the outcomes."""
         try:
-            while self._submit(waiting) or self.running:
-                stop_if_requested()
+            while True:
+                yield from self._submit(next_job)
+                if not self.running:
+                    return
+                if (reason := reason_to_stop()) != TIME:
+                    stop(reason)
                 count = min(OUTCOMES_PER_POLL, len(self.running))
                 ready, _ = self.ray.wait(list(self.running), num_returns=count, timeout=POLL_SECONDS)
                 for reference in ready:
                     self.last_outcome = time.monotonic()
                     job = self.running.pop(reference)
-                    outcome = self._outcome(reference, job)
+                    outcome = self._outcome(reference)
                     self.watch.worker_steps(job.id, job.name, job.steps, job.steps)
                     if isinstance(outcome, RunRecord):
                         self.watch.begin(job.name, job.steps)
                     yield job, outcome
                 self._poll_steps()
+                yield from self._late()
         finally:
             self._stop()
 
-    def _submit(self, waiting: Iterator[Job]) -> bool:
-        """Submit up to `MAX_SUBMITTED` tasks; return whether any was submitted."""
-        before = len(self.running)
-        while len(self.running) < MAX_SUBMITTED and (job := next(waiting, None)) is not None:
-            self.running[self.task.remote(job, [self.workspace], self.channel)] = job
-        return len(self.running) > before
+    def _submit(self, next_job: NextJob) -> Outcomes:
+        """Submit tasks until the cluster has a few more than it computes; yield those that cannot run."""
+        while len(self.running) < self.slots + EXTRA and (job := next_job()) is not None:
+            outcome = Failed(reason) if (reason := unimportable(job.spec)) else None
+            if outcome is None and self.cache is not None:
+                outcome = self.cache.fill(job)
+            if outcome is None:
+                self.running[self.task.remote(job, [self.workspace], self.channel, self.deadline.left())] = job
+            else:
+                yield job, outcome
 
-    def _outcome(self, reference: Any, job: Job) -> Outcome:
+    def _late(self) -> Outcomes:
+        """Cancel tasks that still run some seconds after the deadline."""
+        if self.deadline.left() < -GRACE:
+            for reference, job in list(self.running.items()):
+                self.ray.cancel(reference, force=True)
+                del self.running[reference]
+                yield job, Stopped()
+
+    def _outcome(self, reference: Any) -> Outcome:
         known = self.ray.exceptions
         try:
             return self.ray.get(reference)
+        except known.OutOfMemoryError as error:
+            return Failed(one_line(f"its node has too little memory: {error}"), "memory")
+        except (known.WorkerCrashedError, known.NodeDiedError, known.ObjectLostError) as error:
+            fix = "use a smaller --batch, or more --cpus per run"
+            return Failed(f"its worker process died {MAX_ATTEMPTS} times ({type(error).__name__}): {fix}", "killed")
         except known.RayTaskError as error:
-            raise RuntimeError(f"{job.name} failed in a worker:\n{error}") from None
-        except (known.WorkerCrashedError, known.NodeDiedError, known.OutOfMemoryError, known.ObjectLostError):
-            return job.worker_died()
+            return Failed(one_line(f"its task failed: {error}"))
 
     def _poll_steps(self) -> None:
         """Forward the step counts of long runs to the listener."""
@@ -146,19 +185,21 @@ class _Driver:
 _workspaces: dict[str, Workspace] = {}  # the newest workspace of this worker process, by the key of its driver
 
 
-def _task(job: Job, workspaces: list[Any], channel: StepChannel) -> Outcome:
-    """Run a job on a node; its process keeps the workspace for the next job."""
+def _task(job: Job, workspaces: list[Any], channel: StepChannel, seconds: float) -> Outcome:
+    """Run a job on a node for at most this number of seconds; its process keeps the workspace for the next job."""
     if channel.key not in _workspaces:
         _workspaces.clear()
         workspace = importlib.import_module("ray").get(workspaces[0])
         workspace.worker.install()
         _workspaces[channel.key] = workspace
     tick = StepReporter(lambda steps: channel.report(job.id, steps), time.monotonic, PROGRESS_INTERVAL)
+    workspace = _workspaces[channel.key]
+    vars(workspace)["deadline"] = Deadline(seconds)  # by the clock of the node
     with stop_at_signal():  # Ray cancels a task with SIGINT: it saves and ends
         try:
-            return run_job(job, _workspaces[channel.key], tick=tick)
+            return run_job(job, workspace, tick=tick)
         except Interrupted:
-            return BadInput(f"{job.name} was stopped")
+            return Stopped()
 
 
 @contextmanager

@@ -3,43 +3,50 @@
 It ends when the driver sends None or is gone, after saving the current run.
 """
 
+from __future__ import annotations
+
+import os
 import queue
 import signal
 import sys
 import threading
 import time
-import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+import threadpoolctl
 import torch
 
+from holdfast.core.forking import ORPHAN_SECONDS
 from holdfast.core.stopping import Interrupted, request_stop
-from holdfast.run.gpu_memory import MEASURED_STEPS, measure
+from holdfast.engines.gpu import MEASURED_STEPS, measure
 from holdfast.run.jobs import Job, StepReporter, run_job
 
 PROGRESS_INTERVAL = 0.5  # interval between two reports of the steps of a run
 
 
-def main(connection: Connection) -> None:
+def main(descriptor: int) -> None:
     """Run jobs until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    workspace = connection.recv()
+    connection = Connection(descriptor)
+    try:
+        workspace = connection.recv()
+    except (EOFError, ConnectionError):  # the driver ended before it sent one
+        return
     threading.Thread(target=_initialise, args=(workspace.device,), daemon=True).start()
     jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, jobs), daemon=True).start()
     workspace.worker.install()
+    threadpoolctl.threadpool_limits(workspace.worker.threads)  # libraries that are loaded later read the environment
     while (job := jobs.get()) is not None:
         report = _Reports(connection, workspace.device)
         try:
             outcome = run_job(job, workspace, tick=StepReporter(report.steps, time.monotonic, PROGRESS_INTERVAL))
-            report.memory()
-            _send(connection, "done", outcome)
         except Interrupted:
             return
-        except Exception:
-            _send(connection, "failed", traceback.format_exc())
+        report.memory()
+        _send(connection, "done", outcome)
 
 
 def _initialise(device: torch.device) -> None:
@@ -61,21 +68,29 @@ class _Reports:
 
     def memory(self) -> None:
         self.measured = True
-        if (usage := measure(self.device)) is not None:
-            _send(self.connection, "memory", usage)
+        with suppress(RuntimeError):  # the GPU does not answer after an error
+            if (usage := measure(self.device)) is not None:
+                _send(self.connection, "memory", usage)
 
 
 def _receive(connection: Connection, jobs: queue.SimpleQueue[Job | None]) -> None:
-    """Queue jobs while another may be running, so that a request to stop takes effect at once."""
-    job = None
+    """Queue jobs while another may be running, so that a request to stop takes effect at once.
+
+    Without a driver, the process ends after some seconds even if its run does not.
+    """
+    job, orphaned = None, False
     while True:
-        with suppress(EOFError, OSError):
+        try:
             job = connection.recv()
+        except (EOFError, OSError):
+            job, orphaned = None, True
         jobs.put(job)
         if job is None:
-            request_stop()
-            return
-        job = None
+            break
+    request_stop()
+    if orphaned:
+        time.sleep(ORPHAN_SECONDS)
+        os._exit(1)
 
 
 def _send(connection: Connection, kind: str, content: Any) -> None:
@@ -84,4 +99,4 @@ def _send(connection: Connection, kind: str, content: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(Connection(int(sys.argv[1])))
+    main(int(sys.argv[1]))

@@ -1,0 +1,356 @@
+"""Engine for this machine: one run after another in this process, or several at once in worker processes.
+
+A worker that is killed, for lack of memory or by a fault of a library, is replaced; its run is repeated once, with
+nothing else running, and so is a run that lacks memory next to others. No other run is affected.
+"""
+
+from __future__ import annotations
+
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any
+
+import threadpoolctl
+import torch
+
+from holdfast import catalog
+from holdfast.core import parallel
+from holdfast.core.errors import BadInput
+from holdfast.core.forking import ForkedProcess, ForkServer, cores, environment, shared_server
+from holdfast.core.stopping import TIME, reason_to_stop, stop
+from holdfast.engines.gpu import Capacity, gpu_variable, max_workers, mps_daemon, with_share
+from holdfast.protocols.resume import stop_at_signal
+from holdfast.record import RunRecord
+from holdfast.run.jobs import (
+    MAX_ATTEMPTS,
+    Failed,
+    InputCache,
+    Job,
+    NextJob,
+    Outcome,
+    Outcomes,
+    Stopped,
+    deadline_of,
+    run_job,
+    unimportable,
+    worker_workspace,
+)
+from holdfast.run.progress import ProgressListener
+from holdfast.run.workspace import Workspace
+
+STOP_SECONDS = 60.0  # time that a worker has to finish its step and save, after a signal
+GRACE = 3.0  # time that a worker has to save after the deadline
+POLL_SECONDS = 0.2  # interval at which a request to stop is noticed
+WORKER = "holdfast.engines.worker"
+KERNELS = "holdfast.nn.kernels.memory"  # of these, every process on a GPU runs one to see whether Triton works
+LOADED = ("holdfast.nn.", "transformers.models.")  # packages of which workers need what this process has imported
+
+
+@dataclass(frozen=True)
+class Local:
+    """At most `jobs` runs at once; 0 means one per core, or the number of runs that fit the memory of the GPUs.
+
+    Workers start when at least two runs wait. With 0, runs on a CPU that are not small take turns and use all cores.
+    """
+
+    jobs: int = 1
+
+    def workers(self, device: torch.device) -> int:
+        """Return the largest number of runs at once."""
+        return self.jobs or max_workers(device)
+
+    def run(self, next_job: NextJob, workspace: Workspace, *, watch: ProgressListener) -> Outcomes:
+        with stop_at_signal(), _limited_threads():
+            if self.workers(workspace.device) > 1 and not parallel.active():
+                yield from _Pool(self, next_job, workspace, watch).run()
+                return
+            while (job := next_job()) is not None:
+                _stop_at_signal()
+                yield job, _run_here(job, workspace, watch)
+
+
+def parse_jobs(text: str) -> Local:
+    """Return the engine for the value of `--jobs`: a number or `auto`."""
+    if text == "auto":
+        return Local(0)
+    if not text.isdecimal() or not int(text):
+        raise BadInput(f"--jobs must be auto or a number of runs at once, at least 1; got '{text}'")
+    return Local(int(text))
+
+
+def is_small(job: Job, workspace: Workspace) -> bool:
+    """Whether a run computes with tables, sparse counts or cached features, so that one core suffices for it."""
+    frozen = job.spec.tune == "frozen" and workspace.cache is not None
+    return frozen or workspace.dataset.raw.kind == "vector" or catalog.lookup("encoders", job.spec.encoder).sparse
+
+
+def _run_here(job: Job, workspace: Workspace, watch: ProgressListener) -> Outcome:
+    watch.begin(job.name, job.steps)
+    return run_job(job, workspace, tick=watch.step)
+
+
+def _stop_at_signal() -> None:
+    """Raise `Interrupted` after a signal; the deadline is left to the runs."""
+    reason = parallel.all_max(reason_to_stop())[0]
+    if reason != TIME:
+        stop(reason)
+
+
+@contextmanager
+def _limited_threads() -> Iterator[None]:
+    """Use at most as many threads as cores, of which a container may have fewer than the machine."""
+    before, count = torch.get_num_threads(), cores()
+    limits = {pool["prefix"]: min(pool["num_threads"], count) for pool in threadpoolctl.threadpool_info()}
+    with threadpoolctl.threadpool_limits(limits):
+        torch.set_num_threads(min(before, count))
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+class _Pool:
+    """The workers of one call of the engine, which starts them as jobs arrive."""
+
+    def __init__(self, engine: Local, next_job: NextJob, workspace: Workspace, watch: ProgressListener) -> None:
+        self.next_job, self.workspace, self.watch = next_job, workspace, watch
+        self.auto, self.limit = not engine.jobs, engine.workers(workspace.device)
+        self.on_gpu = workspace.device.type == "cuda"
+        self.capacity = Capacity(torch.cuda.device_count() if self.auto and self.on_gpu else self.limit, self.limit)
+        self.cache, self.deadline = InputCache(workspace), deadline_of(workspace)
+        self.workers: list[_Worker] = []
+        self.start: Callable[[int, bool], _Worker] | None = None  # once a worker was needed
+        self.pulled: deque[Job] = deque()  # before it was known whether there is another one
+        self.alone: deque[Job] = deque()  # that run with nothing next to them
+        self.attempts: Counter[str] = Counter()  # that were ended by a lack of memory or a kill, by job
+
+    def run(self) -> Outcomes:
+        """Give jobs to workers as they become free and yield the outcomes."""
+        with ExitStack() as stack:
+            try:
+                while True:
+                    _stop_at_signal()
+                    yield from self._begin_jobs(stack)
+                    if not self._busy() and not self.alone:
+                        return
+                    yield from self._outcomes()
+            finally:
+                _stop_workers(self.workers)
+
+    def _busy(self) -> list[_Worker]:
+        return [worker for worker in self.workers if worker.job is not None]
+
+    def _begin_jobs(self, stack: ExitStack) -> Outcomes:
+        """Begin jobs while there is room; yield those that cannot run, and the ones that run in this process."""
+        while not self.alone and len(self._busy()) < self.capacity.count and (job := self._next()) is not None:
+            if self._runs_here(job) or (self.start is None and self._is_last()):
+                self.alone.append(job)
+            elif (outcome := self.cache.fill(job)) is not None:
+                yield job, outcome
+            else:
+                self._begin(job, stack)
+        if self.alone and not self._busy():
+            job = self.alone.popleft()
+            if self.attempts[job.id]:
+                for worker in list(self.workers):  # idle ones, whose memory is then free
+                    self._close(worker)
+                self._begin(job, stack, alone=True)
+            else:
+                yield job, _run_here(job, self.workspace, self.watch)
+
+    def _runs_here(self, job: Job) -> bool:
+        """Whether a job needs this process, or all cores."""
+        large = self.auto and not self.on_gpu and not is_small(job, self.workspace)
+        return large or bool(unimportable(job.spec))
+
+    def _next(self) -> Job | None:
+        return self.pulled.popleft() if self.pulled else self.next_job()
+
+    def _is_last(self) -> bool:
+        """Whether no other job waits now."""
+        if not self.pulled and (job := self.next_job()) is not None:
+            self.pulled.append(job)
+        return not self.pulled
+
+    def _begin(self, job: Job, stack: ExitStack, *, alone: bool = False) -> None:
+        """Give a job to a free worker, which is started if there is none."""
+        worker = next((worker for worker in self.workers if worker.job is None), None)
+        if worker is None:
+            if self.start is None:
+                self.start = self._starter(stack, job)
+            used = {worker.index for worker in self.workers}
+            worker = self.start(next(i for i in range(self.limit) if i not in used), alone)
+            self.workers.append(worker)
+        worker.begin(job, limit=max(time.monotonic(), time.monotonic() + self.deadline.left()) + GRACE)
+
+    def _starter(self, stack: ExitStack, job: Job) -> Callable[[int, bool], _Worker]:
+        """Return the function that starts the worker with an index, alone or next to others."""
+        threads = max(1, cores() // self.limit)
+        server = shared_server(WORKER)
+        if server is not None:
+            server.load(_modules(job, self.workspace.device))
+        content = pickle.dumps(worker_workspace(self.workspace, threads=threads))
+        variables = stack.enter_context(mps_daemon(self.workspace.device, self.limit))
+
+        def start(index: int, alone: bool) -> _Worker:
+            own = variables if alone else with_share(variables, self.capacity.count)
+            own = {**environment(threads), **gpu_variable(self.workspace.device, index), **own}
+            return _Worker(content, index, variables=own, server=shared_server(WORKER))
+
+        return start
+
+    def _outcomes(self) -> Outcomes:
+        """Wait for messages of workers; yield the outcomes among them."""
+        ready = wait([worker.connection for worker in self.workers], POLL_SECONDS)
+        for worker in list(self.workers):
+            job = worker.job
+            if worker.connection in ready:
+                kind, content = self._receive(worker)
+                if job is None:  # it died, or its last message is about memory
+                    continue
+                if kind == "steps":
+                    self.watch.worker_steps(job.id, job.name, content, job.steps)
+                elif kind == "memory":
+                    self.capacity.add(worker.index, content)
+                else:
+                    worker.job = None
+                    yield from self._end(job, worker, content)
+            elif job is not None and time.monotonic() > worker.limit:
+                self._close(worker)
+                yield job, Stopped()
+
+    def _receive(self, worker: _Worker) -> tuple[str, Any]:
+        """Return the next message of a worker; one that died has an outcome."""
+        try:
+            return worker.connection.recv()
+        except (EOFError, OSError):
+            return "done", _killed(self._close(worker))
+
+    def _close(self, worker: _Worker) -> int:
+        """End the process of a worker; return its exit code."""
+        self.workers.remove(worker)
+        return worker.end()
+
+    def _end(self, job: Job, worker: _Worker, outcome: Outcome) -> Outcomes:
+        """Yield the outcome of a job, or queue the job again."""
+        failed = isinstance(outcome, Failed)
+        if failed and self.on_gpu and outcome.kind in ("error", "memory") and worker in self.workers:
+            self._close(worker)  # its GPU memory may be fragmented, or its CUDA context may have failed
+        if failed and outcome.kind in ("memory", "killed"):
+            if self.deadline.passed():
+                yield job, Stopped()
+                return
+            self.attempts[job.id] += 1
+            if self.attempts[job.id] < MAX_ATTEMPTS:
+                self.alone.append(job)
+                return
+        self.watch.worker_steps(job.id, job.name, job.steps, job.steps)
+        if isinstance(outcome, RunRecord):
+            self.watch.begin(job.name, job.steps)
+        yield job, outcome
+
+
+def _killed(code: int) -> Failed:
+    """Return the outcome of a run whose worker ended with this exit code."""
+    names = {int(each): each.name for each in signal.Signals}
+    reason = f"was killed by {names.get(-code, f'signal {-code}')}" if code < 0 else f"ended with exit code {code}"
+    fix = "use fewer --jobs or a smaller --batch"
+    return Failed(f"its worker process {reason}, possibly for lack of memory: {fix}", "killed")
+
+
+def _modules(job: Job, device: torch.device) -> list[str]:
+    """Return the modules that workers need for a job, and those that this process has imported for it."""
+    entries = [entry for _, entry in catalog.unwrap("methods", job.spec.method)]
+    entries.append(catalog.lookup("encoders", job.spec.encoder))
+    modules = [name for entry in entries if (name := entry.target.partition(":")[0]).startswith("holdfast.")]
+    modules += [KERNELS] if device.type == "cuda" else []
+    return list(dict.fromkeys([*modules, *(name for name in list(sys.modules) if name.startswith(LOADED))]))
+
+
+class _Worker:
+    """A worker process, the connection to it, and its current job."""
+
+    def __init__(
+        self, workspace: bytes, index: int, *, variables: Mapping[str, str], server: ForkServer | None
+    ) -> None:
+        self.index = index
+        self.job: Job | None = None
+        self.limit = 0.0  # time at which the worker is killed
+        self.connection, other_end = Pipe()
+        self.process: ForkedProcess | subprocess.Popen[bytes]
+        if server is not None:
+            self.process = server.fork(other_end.fileno(), variables)
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", WORKER, str(other_end.fileno())],
+                pass_fds=[other_end.fileno()],
+                env=dict(variables),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C reaches the driver only, which stops its workers
+            )
+        other_end.close()
+        self.messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.messages.put(workspace)
+        self.sender = threading.Thread(target=_send_all, args=(self.connection, self.messages), daemon=True)
+        self.sender.start()
+
+    def begin(self, job: Job, *, limit: float) -> None:
+        """Send a job; the worker is killed if it still runs at the limit."""
+        self.job, self.limit = job, limit
+        self.messages.put(pickle.dumps(job))  # `send` would share memory of tensors, which works with children only
+
+    def stop(self) -> None:
+        """Let the worker save its run and end."""
+        self.messages.put(pickle.dumps(None))
+
+    def ended(self, seconds: float) -> bool:
+        """Wait for the end of the process, whose last messages are dropped."""
+        until = time.monotonic() + seconds
+        with suppress(EOFError, OSError):
+            while self.connection.poll(max(0.0, until - time.monotonic())):
+                self.connection.recv()
+            return False
+        return True
+
+    def end(self) -> int:
+        """Kill the process if it still runs; return its exit code."""
+        self.messages.put(None)
+        if isinstance(self.process, ForkedProcess):
+            code = self.process.end()
+        else:
+            self.process.kill()
+            code = self.process.wait()
+        self.sender.join()  # the other end is closed
+        self.connection.close()
+        return code
+
+
+def _send_all(connection: Connection, messages: queue.SimpleQueue[bytes | None]) -> None:
+    """Send messages without making the engine wait until the worker has started."""
+    with suppress(OSError):  # the worker died, which the next `recv` notices
+        while (message := messages.get()) is not None:
+            connection.send_bytes(message)
+
+
+def _stop_workers(workers: list[_Worker]) -> None:
+    """Let workers with a job save it, then end all processes."""
+    try:
+        for worker in workers:
+            worker.stop()
+        deadline = time.monotonic() + STOP_SECONDS
+        for worker in workers:
+            if worker.job is not None:
+                worker.ended(max(0.0, deadline - time.monotonic()))
+    finally:
+        for worker in workers:
+            worker.end()
