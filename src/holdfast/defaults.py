@@ -17,6 +17,6 @@ TUNED_ROWS = {"cpu": 2000, "cuda": 8000}  # an encoder of texts or images that l
 def first_sample(spec: Spec, kind: str, device: torch.device) -> int:
     """Return the number of rows of the first sample for the baseline of a comparison."""
     entry = catalog.lookup("encoders", spec.encoder)
-    if kind not in CACHED_ROWS or not entry.pretrained and spec.tune == "frozen":
+    if kind not in CACHED_ROWS or (not entry.pretrained and spec.tune == "frozen"):
         return COLUMN_ROWS
     return CACHED_ROWS[kind] if spec.tune == "frozen" else TUNED_ROWS[device.type]

@@ -74,7 +74,8 @@ def combine(records: Sequence[RunRecord], workspace: Workspace) -> list[RunRecor
     if not rows:
         return []
     size = 0 if 0 in rows else max(rows)
-    records, workspace = [each for each in records if (each.spec.get("rows") or 0) == size], workspace.sampled(size)
+    records, out = [each for each in records if (each.spec.get("rows") or 0) == size], workspace.out
+    workspace = workspace.sampled(size)
     candidates = [r for group in _complete_groups(records) for r in group if r.spec["method"] not in CONSTANT]
     runs = [_read(record, workspace) for record in candidates]
     known = [run for run in runs if run is not None]
@@ -94,7 +95,7 @@ def combine(records: Sequence[RunRecord], workspace: Workspace) -> list[RunRecor
     shared = {} if first is None else {name: first.spec[name] for name in KEPT if name in first.spec}
     complete = [replace(each.record, spec={**shared, **each.record.spec}) for each in combined]
     for record, each in zip(complete, combined, strict=True):
-        save_tensors(outputs_path(workspace.out, record.id), stored_outputs(task, each.predictions))
+        save_tensors(outputs_path(out, record.id), stored_outputs(task, each.predictions))
     return complete
 
 

@@ -261,14 +261,17 @@ def decide(records: Iterable[RunRecord], metric: str) -> Decision | None:
 def _choose(records: Sequence[RunRecord], metric: str) -> tuple[float, RunRecord, str, float] | None:
     """Return the choice among records on equally many rows: score (higher is better), record, reason, expectation."""
     groups, sign = grouped(records), -1 if metric in LOWER_IS_BETTER else 1
-    means = {row: row.average.mean for row in rows(records, metric) if row.average is not None}
-    table = sorted((row for row, mean in means.items() if math.isfinite(mean)), key=lambda row: -sign * means[row])
+    scored = [row for row in rows(records, metric) if row.average is not None]
+    means = {row.label: row.average.mean for row in scored if row.average is not None}
+    table = [row for row in scored if math.isfinite(means[row.label])]
+    table.sort(key=lambda row: -sign * means[row.label])
     if not table:
         return None
     reference = next((row for row in table if row.baseline or row.simple), None)
 
     def chosen(row: Row, why: str, expected: float | None = None) -> tuple[float, RunRecord, str, float]:
-        return sign * means[row], groups[row.label][0], why, means[row] if expected is None else expected
+        mean = means[row.label]
+        return sign * mean, groups[row.label][0], why, mean if expected is None else expected
 
     if reference is None:
         return chosen(table[0], f"it has the best average, which cannot be tested because {BASELINE} was not run")
@@ -282,7 +285,7 @@ def _choose(records: Sequence[RunRecord], metric: str) -> tuple[float, RunRecord
     if better:
         row = max(better, key=lambda row: sign * gains[row.label].mean)
         gain = gains[row.label]
-        return chosen(row, _gain_reason(row, reference, tests[row.label], gain, metric), means[reference] + gain.mean)
+        return chosen(row, _gain_reason(row, reference, tests[row.label], gain, metric), means[reference.label] + gain.mean)
     why = _reference_reason(reference, table, metric)
     return chosen(reference, why + _untested(table, reference, tests))
 
@@ -318,7 +321,8 @@ def paired_over_seeds(a: Iterable[RunRecord], b: Iterable[RunRecord], metric: st
     """Paired t test over seeds and targets; a combination of all seeds is paired with every seed of the other."""
     left, right = _final_scores(a, metric), _final_scores(b, metric)
     if {seed for seed, *_ in left} == {None}:
-        left = {(seed, *target): left[None, *target] for seed, *target in right if (None, *target) in left}
+        averages = {(episode, domain): score for (_, episode, domain), score in left.items()}
+        left = {key: averages[key[1:]] for key in right if key[1:] in averages}
     shared = [key for key in left if key in right]
     return paired_t([left[k] for k in shared], [right[k] for k in shared]) if shared else None
 
@@ -328,8 +332,8 @@ def _gain_reason(row: Row, reference: Row, test: _OneSided, gain: Gain, metric: 
     kind = "this combination of runs" if row.combined else "it"
     return (
         f"{kind} has the highest expected score of those that are significantly better than {reference.label}, "
-        f"{format_difference(gain.mean, metric)} compared with it ({measured}, p {_p_relation(test.p)}, one-sided, after "
-        f"Holm's correction){_compare_worst(row, reference, metric)}"
+        f"{format_difference(gain.mean, metric)} compared with it ({measured}, p {_p_relation(test.p)}, one-sided, "
+        f"after Holm's correction){_compare_worst(row, reference, metric)}"
     )
 
 

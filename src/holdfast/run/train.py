@@ -78,8 +78,8 @@ def state_path(out: Path, id: str) -> Path:
 
 def run_episode(spec: Spec, episode: Episode, workspace: Workspace, *, tick: Tick | None = None) -> RunRecord:
     """Train one episode and save its record in `workspace.out`; return the saved record if there is one."""
-    assert workspace.out is not None
     workspace = workspace.sampled(spec.rows)
+    assert workspace.out is not None
     path = record_path(spec, episode, workspace.out)
     if (finished := parallel.from_first(partial(read_finished, path))) is not None:
         return finished

@@ -21,6 +21,7 @@ from holdfast.core import parallel
 from holdfast.core.checkpoint import state_digest
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.files import cache_folder
+from holdfast.core.stopping import Deadline, stop_if_requested
 from holdfast.core.store import Store
 from holdfast.data.batches import Examples, prepare
 from holdfast.data.cache import cached_features, uncached_rows
@@ -36,7 +37,6 @@ from holdfast.data.targets import measurements, separator_in
 from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled, unlabelled_parts, with_empty_labels
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation
 from holdfast.protocols.plan import Episode, score_known_classes
-from holdfast.core.stopping import Deadline, stop_if_requested
 from holdfast.spec import Spec
 from holdfast.tasks.base import Prepared, Structured, Task
 

@@ -12,12 +12,11 @@ from holdfast import catalog
 from holdfast.catalog.training import default_length, learns
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
-from holdfast.core.stopping import TimeUp, until
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.labels import BASELINE, CONSTANT, SIMPLE, settings_key
 from holdfast.report.selection import train_validation
 from holdfast.run.assemble import encodes
-from holdfast.run.jobs import Failed, Job, Outcome, cache_inputs
+from holdfast.run.jobs import Failed, Job, Outcome
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import check_episode
 from holdfast.run.slate import is_simple
@@ -120,30 +119,24 @@ class Board:
                     return job
             units = (unit for unit in next_units(self.finished, self.request) if unit not in self.open)
             unit = next(units, None)
-            if unit is None or not self._begin(unit):
+            if unit is None:
                 return None
+            self._begin(unit)
         return None
 
-    def _begin(self, unit: Unit) -> bool:
-        """Open a unit and read its finished records; return whether the time sufficed to encode its inputs."""
+    def _begin(self, unit: Unit) -> None:
+        """Open a unit and read its finished records."""
         try:
             jobs = self._jobs(unit)
-            saved = {job: record_of(job, self.workspace) for job in jobs}
-            waiting = [job for job, record in saved.items() if record is None]
-            if waiting and parallel.world_size() == 1:
-                with until(self.workspace.deadline):
-                    cache_inputs(waiting[:1], self.workspace.sampled(waiting[0].spec.rows))
-        except TimeUp:
-            return False
+            saved = [(job, record_of(job, self.workspace)) for job in jobs]
         except BadInput as error:
             self.failures.append(Failure(unit, "", str(error), "error"))
             self.open[unit] = _Open(deque(), failed=True)
             self._close(unit)
-            return True
-        records = {job.episode: record for job, record in saved.items() if record is not None}
-        self.open[unit] = _Open(deque(waiting), records=records)
+            return
+        records = {job.episode: record for job, record in saved if record is not None}
+        self.open[unit] = _Open(deque(job for job, record in saved if record is None), records=records)
         self._close(unit)
-        return True
 
     def _jobs(self, unit: Unit) -> list[Job]:
         """Return one job per episode of a unit."""

@@ -90,7 +90,9 @@ def schedule_of(board: Board, *, seconds: float, limit: float) -> Schedule:
     units = board.unfinished()
     budget = None if math.isinf(limit) else limit
     note = "" if not units else f"not run within {format_seconds(limit)}: {_names(units, board.finished)}"
-    return Schedule(seconds, budget, tuple(units), note and f"{note}; the same command with a larger --budget continues")
+    return Schedule(
+        seconds, budget, tuple(units), note and f"{note}; the same command with a larger --budget continues"
+    )
 
 
 def _names(units: Sequence[Unit], finished: Mapping[Unit, object]) -> str:

@@ -75,7 +75,7 @@ class Fixed:
     def __init__(self, jobs: Sequence[Job], workspace: Workspace) -> None:
         saved = parallel.from_first(lambda: {job.id: record_of(job, workspace) for job in jobs})
         self.records = {id: record for id, record in saved.items() if record is not None}
-        self.waiting = deque(dict.fromkeys(job for job in jobs if job.id not in self.records))
+        self.waiting = deque({job.id: job for job in jobs if job.id not in self.records}.values())
         self.failures: dict[str, Failed] = {}  # by spec
 
     def next_job(self) -> Job | None:
