@@ -13,6 +13,7 @@ one job is one row with one seed. Records are below DIR/run/DATASET/ROW; repeat 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 from collections import defaultdict
@@ -186,9 +187,9 @@ class DefaultRunner(Runner):
             super().run(job)
             return
         from holdfast.models.combine import combine
-        from holdfast.run.execute import run_all
         from holdfast.run.resolve import Request, resolve
-        from holdfast.search.rates import search_rates
+        from holdfast.train.board import Board
+        from holdfast.train.work import run_all, work
 
         compared = job.row in COMPARED
         work = self.out / "work" / job.comparison / job.row / str(job.seed)  # one per process, because runs lock it
@@ -200,7 +201,11 @@ class DefaultRunner(Runner):
             methods=(method,), seeds=(job.seed,), plan=plan, metric=metric, settings=settings, baselines=compared
         )
         jobs = resolve(request, workspace)
-        records = run_all(search_rates(jobs, workspace)[0] if compared else jobs, workspace)
+        if compared:
+            board = Board([each.spec for each in jobs], (job.seed,), workspace, limit=math.inf, search=True)
+            for _ in work(board, workspace):
+                pass
+        records = board.results() if compared else run_all(jobs, workspace)
         for record in [*records, *(combine(records, workspace) if compared else ())]:
             record.save(job.path(self.out).parents[1] / "records")
         shutil.rmtree(work)

@@ -285,7 +285,9 @@ def _choose(records: Sequence[RunRecord], metric: str) -> tuple[float, RunRecord
     if better:
         row = max(better, key=lambda row: sign * gains[row.label].mean)
         gain = gains[row.label]
-        return chosen(row, _gain_reason(row, reference, tests[row.label], gain, metric), means[reference.label] + gain.mean)
+        return chosen(
+            row, _gain_reason(row, reference, tests[row.label], gain, metric), means[reference.label] + gain.mean
+        )
     why = _reference_reason(reference, table, metric)
     return chosen(reference, why + _untested(table, reference, tests))
 

@@ -1,4 +1,9 @@
-"""Networks and tokenizers loaded by transformers: quietly, once per process, and without missing weights."""
+"""Networks and tokenizers loaded by transformers: quietly, once per process, and without missing weights.
+
+Functions import transformers, which takes seconds: settings of encoders are read without it.
+"""
+
+from __future__ import annotations
 
 import copy
 import inspect
@@ -6,15 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
-from transformers.utils import logging
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Stamp = tuple[tuple[str, int, int], ...]  # name, size and modification time per file
 
@@ -31,6 +37,8 @@ DROPOUTS = (
 @contextmanager
 def quiet() -> Iterator[None]:
     """Disable progress bars and reports of unused weights."""
+    from transformers.utils import logging
+
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
@@ -72,6 +80,8 @@ def locate(name: str) -> tuple[str, Stamp]:
 
 def load_config(name: str, *, what: str) -> Any:
     """Load the configuration only."""
+    from transformers import AutoConfig
+
     place, _ = locate(name)
     with loading(what, name):
         config = AutoConfig.from_pretrained(place, trust_remote_code=False)
@@ -94,6 +104,8 @@ def load_module(name: str, *, what: str) -> PreTrainedModel:
 
 @lru_cache(maxsize=2)
 def _module(place: str, stamp: Stamp, name: str, what: str) -> PreTrainedModel:
+    from transformers import AutoModel
+
     config = load_config(name, what=what)
     with loading(what, name):
         module, missing = load_weights(AutoModel, place, config, **without_pooler(config))
@@ -104,12 +116,16 @@ def _module(place: str, stamp: Stamp, name: str, what: str) -> PreTrainedModel:
 
 def module_from_config(config: Any) -> PreTrainedModel:
     """Build a randomly initialised network."""
+    from transformers import AutoModel
+
     with quiet():
         return AutoModel.from_config(config, trust_remote_code=False, **without_pooler(config)).float()
 
 
 def without_pooler(config: Any) -> dict[str, bool]:
     """Keywords that leave out the pooling layer, which is unused and often has no trained weights."""
+    from transformers import MODEL_MAPPING
+
     parameters = inspect.signature(MODEL_MAPPING[type(config)].__init__).parameters
     return {"add_pooling_layer": False} if "add_pooling_layer" in parameters else {}
 
@@ -141,6 +157,8 @@ def load_tokenizer(name: str, *, what: str) -> Any:
 
 @lru_cache(maxsize=4)
 def _tokenizer(place: str, stamp: Stamp, name: str, what: str) -> Any:
+    from transformers import AutoTokenizer
+
     with loading(what, name):
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     if not tokenizer.is_fast:

@@ -17,8 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from holdfast.core.kernels import differentiable_gradients, fused, kernels
 from holdfast.core.tape import exporting
@@ -48,6 +46,8 @@ def use_short_attention(module: Any) -> None:
 @cache
 def register_short_attention() -> None:
     """Add the implementation to those of transformers, with the mask of `sdpa`, if this version can choose the mask."""
+    from transformers import AttentionInterface
+
     with suppress(ImportError):
         from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
@@ -65,6 +65,8 @@ def _forward(
         out = short_attention(query, key, value, attention_mask, dropout=dropout, scale=scaling)
         if out is not None:
             return out.transpose(1, 2).contiguous(), None
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
     return sdpa_attention_forward(
         module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **options
     )

@@ -21,6 +21,7 @@ from holdfast.core.tape import exporting
 from holdfast.nn.backbones import pretrained
 from holdfast.nn.backbones.base import Backbone, fingerprint
 from holdfast.nn.backbones.companion import Companion
+from holdfast.nn.backbones.length import DEFAULT_LENGTH
 from holdfast.nn.backbones.packing import is_unchanged, pack, packable, unpack, worth_packing
 from holdfast.nn.backbones.positions import states_at, tokenize
 from holdfast.nn.backbones.short_attention import register_short_attention, use_short_attention
@@ -30,7 +31,6 @@ from holdfast.nn.experts.layer import exclude_padding
 
 POOLINGS = ("mean", "cls", "mask")
 WHAT = "text encoder"
-DEFAULT_LENGTH = 128
 
 
 class TextEncoder(Backbone):

@@ -12,7 +12,6 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import MODEL_MAPPING
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
@@ -104,6 +103,8 @@ class VisionEncoder(ImageBackbone):
 @lru_cache(maxsize=1)
 def _module(place: str, stamp: pretrained.Stamp, name: str) -> Any:
     """Load a network, or of a model with several parts the one for images."""
+    from transformers import MODEL_MAPPING
+
     config = pretrained.load_config(name, what=WHAT)
     config = config.vision_config if "vision_config" in config.to_dict() else config
     if type(config) not in MODEL_MAPPING:

@@ -7,14 +7,12 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, ViTConfig
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.utils import cached_file
 
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Inputs
@@ -30,7 +28,15 @@ WHAT = "vision transformer"
 # Images have no padding, and no mask is made for an attention that transformers has no mask for. With `sdpa` some
 # versions make one while a CUDA graph is captured, which excludes the fast kernels.
 UNMASKED = "unmasked_sdpa"
-AttentionInterface.register(UNMASKED, sdpa_attention_forward)
+
+
+@cache
+def register_unmasked_attention() -> None:
+    """Add the implementation to those of transformers, whose import takes seconds."""
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    AttentionInterface.register(UNMASKED, sdpa_attention_forward)
 
 
 class VisionTransformer(ImageBackbone):
@@ -70,6 +76,7 @@ class VisionTransformer(ImageBackbone):
         self.normalise = Normalise(mean, std)
         self.module = module.train()
         if module.config._attn_implementation == "sdpa":
+            register_unmasked_attention()
             module.config._attn_implementation = UNMASKED
         add_drop_path(self.stack(), options.drop_path)
         self.settings["experts"] = configure_experts(self.stack(), options.experts)
@@ -149,14 +156,20 @@ class VisionTransformer(ImageBackbone):
         self.module.config.save_pretrained(folder)
         return self.settings
 
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        super().__setstate__(state)
+        register_unmasked_attention()  # in the process that unpickles it
+
     @classmethod
     def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
         return cls(module_from_config(load_config(str(folder), what=WHAT)), **settings)
 
 
-def _preset(name: str, size: int, patch: int) -> ViTConfig:
+def _preset(name: str, size: int, patch: int) -> Any:
     if size % patch:
         raise BadInput(f"encoder.size of '{name}' must be a multiple of its patch size {patch}, got {size}")
+    from transformers import ViTConfig
+
     width, layers, heads = PRESETS[name]
     return ViTConfig(
         hidden_size=width,
@@ -185,6 +198,8 @@ def _pretrained(name: str) -> tuple[Any, Colours]:
 def trained_colours(name: str, default: Colours) -> Colours:
     """Return the mean and standard deviation in the checkpoint's preprocessor, or the default if it has none."""
     try:
+        from transformers.utils import cached_file
+
         file = cached_file(str(Path(name).expanduser()), "preprocessor_config.json")
         preprocessor = json.loads(Path(str(file)).read_text(encoding="utf-8"))
     except OSError:

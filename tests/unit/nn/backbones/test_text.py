@@ -206,7 +206,7 @@ def test_no_connection_raises(monkeypatch) -> None:
     def fail(*_, **__):
         raise OSError("We couldn't connect to the hub.\nCheck your connection.")
 
-    monkeypatch.setattr("holdfast.nn.backbones.pretrained.AutoConfig.from_pretrained", fail)
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", fail)
     with pytest.raises(BadInput, match=r"'some/name' \(We couldn't connect to the hub\): give") as caught:
         TextEncoder.build(nothing, name="some/name")
     assert "\n" not in str(caught.value)
