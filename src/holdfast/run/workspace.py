@@ -21,6 +21,7 @@ from holdfast.core import parallel
 from holdfast.core.checkpoint import state_digest
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.files import cache_folder
+from holdfast.core.stopping import stop_if_requested
 from holdfast.core.store import Store
 from holdfast.data.batches import Examples, prepare
 from holdfast.data.cache import cached_features, uncached_rows
@@ -35,7 +36,6 @@ from holdfast.data.targets import measurements, separator_in
 from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled, unlabelled_parts, with_empty_labels
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation
 from holdfast.protocols.plan import Episode, score_known_classes
-from holdfast.core.stopping import stop_if_requested
 from holdfast.spec import Spec
 from holdfast.tasks.base import Prepared, Structured, Task
 
@@ -93,10 +93,8 @@ class Workspace:
             return episode
         names = [{part.domain for part in stage.train} for stage in episode.stages]
         stages = zip(episode.stages, names, strict=True)
-        return Episode(
-            episode.name,
-            tuple(replace(stage, unlabelled=unlabelled_parts(self.dataset, train)) for stage, train in stages),
-        )
+        added = (replace(stage, unlabelled=unlabelled_parts(self.dataset, train)) for stage, train in stages)
+        return replace(episode, stages=tuple(added))
 
     def set_episode(self, spec: Spec, episode: Episode) -> None:
         """Use this episode for the spec, in place of those of its plan."""
