@@ -22,7 +22,7 @@ class DomainBatch:
     y: Tensor  # (b, ...) targets
     domains: tuple[int, ...]  # one id per domain
     sizes: tuple[int, ...]  # examples per domain
-    # (n,) position of each domain among those of the stage, if a step has some of them; a captured step reads it as data
+    # (n,) position of each domain among those of the stage, if a step has some of them; read as data by captured steps
     drawn: Tensor | None = None
 
     def __post_init__(self) -> None:

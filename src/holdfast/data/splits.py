@@ -17,7 +17,6 @@ from holdfast.data.dataset import SPLITS, Dataset
 from holdfast.data.raw import Concat
 
 TRAIN, TEST = SPLITS.index("train"), SPLITS.index("test")
-FEW_DOMAINS = 8  # with at most this many domains, each one must have rows to train on and to validate on
 BINS = 5  # quantile bins of numeric targets
 
 

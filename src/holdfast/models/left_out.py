@@ -166,12 +166,15 @@ def train_left_out(spec: Spec, workspace: Workspace, *, watch: ProgressListener 
     return collect(records, {}, runs)
 
 
+Pairs = dict[str, tuple[np.ndarray, np.ndarray]]  # domain -> rows, outputs
+
+
 @dataclass(frozen=True, eq=False)
 class _Run:
     """Outputs and rows of one run, per domain."""
 
-    targets: dict[str, tuple[np.ndarray, np.ndarray]]  # left-out domain -> rows, outputs
-    valid: dict[str, tuple[np.ndarray, np.ndarray]]
+    targets: Pairs  # of the left-out domains
+    valid: Pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,7 +267,16 @@ def _read(record: RunRecord, runs: Mapping[str, RunRecord], workspace: Workspace
         {name: (rows, outputs[split][name]) for name, rows in each.items()}
         for split, each in (("test", test), ("valid", valid))
     )
-    return _Run(test, valid)
+    return _Run(_by_domain(test, dataset), valid)
+
+
+def _by_domain(scored: Pairs, dataset: Dataset) -> Pairs:
+    """Return rows and outputs per domain, also of small domains that are scored together."""
+    pairs = {name: pair for name, pair in scored.items() if name in dataset.domains}
+    for rows, outputs in (pair for name, pair in scored.items() if name not in pairs):
+        codes = dataset.domain[rows]
+        pairs |= {dataset.domains[code]: (rows[codes == code], outputs[codes == code]) for code in np.unique(codes)}
+    return pairs
 
 
 def _stage(record: RunRecord, workspace: Workspace) -> Stage:

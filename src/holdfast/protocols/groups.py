@@ -9,9 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.core.errors import BadInput
-from holdfast.data.splits import DomainRows, RowsByDomain
+from holdfast.data.splits import DomainRows, Part, RowsByDomain
+from holdfast.defaults import FEW_DOMAINS
 from holdfast.protocols.plan import Episode, check_domain_names, require_domains
 from holdfast.protocols.plans import unseen_stage
+
+SOURCE_FOLDS = 5  # of the training domains, where a selection holds out many of them
 
 
 def balanced_groups(counts: Mapping[str, np.ndarray], groups: int) -> list[list[str]]:
@@ -43,6 +46,13 @@ def strata_counts(domains: Sequence[DomainRows]) -> dict[str, np.ndarray]:
     """Return the number of rows per stratum of each domain."""
     largest = [int(rows.strata.max()) for rows in domains if rows.strata is not None and len(rows.strata)]
     return {rows.domain: rows.counts(1 + max(largest, default=0)) for rows in domains}
+
+
+def source_folds(parts: Sequence[Part]) -> list[list[str]]:
+    """Return the domains that each fold of a selection holds out: one, or a group if there are many."""
+    if len(parts) <= FEW_DOMAINS:
+        return [[part.domain] for part in parts]
+    return balanced_groups({part.domain: np.asarray([len(part)]) for part in parts}, SOURCE_FOLDS)
 
 
 @dataclass(frozen=True)

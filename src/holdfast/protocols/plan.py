@@ -7,7 +7,8 @@ from typing import Protocol
 import numpy as np
 
 from holdfast.core.errors import BadInput
-from holdfast.data.splits import FEW_DOMAINS, Part, RowsByDomain
+from holdfast.data.splits import Part, RowsByDomain
+from holdfast.defaults import FEW_DOMAINS
 
 TITLE_LENGTH = 40  # characters of the title of an episode
 

@@ -8,7 +8,8 @@ import torch
 
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator
-from holdfast.data.splits import FEW_DOMAINS, DomainRows, Part, RowsByDomain
+from holdfast.data.splits import DomainRows, Part, RowsByDomain
+from holdfast.defaults import FEW_DOMAINS
 from holdfast.protocols.plan import Episode, Stage, check_domain_names, require_domains
 
 Parts = tuple[Part, ...]

@@ -15,10 +15,12 @@ from holdfast.catalog.training import default_length, default_tune, learns, trai
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput, check_known, unknown
 from holdfast.data.dataset import Dataset
+from holdfast.defaults import default_domains_per_step, default_plan
 from holdfast.nn.model import check_mode
 from holdfast.run.lengths import length_settings, with_length
 from holdfast.spec import RATE_PARTS, Spec
 
+AUTO = "auto"  # the plan for the number of domains
 GROUPS = ("method", "encoder", "neck", "head", "plan", "task", "predict", "lr")
 DOMAIN_SETTINGS = ("targets", "sources", "order")  # of a plan: lists of domain names
 UNUSED = (
@@ -26,7 +28,13 @@ UNUSED = (
     "augment",
 )  # fmt: skip
 SHARED_WITH_GENERAL = ("pooling", "length", "template", "dropout")  # settings of a text encoder that G-MAP has too
-ONE_STEP = {"steps": 1, "every": 1, "accumulate": 1, **{name: getattr(Spec, name) for name in UNUSED}}
+ONE_STEP = {
+    "steps": 1,
+    "every": 1,
+    "accumulate": 1,
+    "domains_per_step": 0,
+    **{name: getattr(Spec, name) for name in UNUSED},
+}
 INTEGER = re.compile(r"0|-?[1-9]\d{0,15}")  # integers that keep their spelling as text
 DECIMALS = re.compile(r"\[( *-?\d*\.?\d+ *(,|(?=])))+\]")  # as [.5,.5], which is not JSON
 
@@ -66,7 +74,7 @@ def make_spec(
     """Build a Spec with all defaults resolved and all settings checked.
 
     `settings` holds fields of a Spec, or dotted names such as `encoder.length`; `values` are fields of a Spec, where
-    None means the default. Settings take precedence.
+    None means the default. Settings take precedence. The plan `auto` depends on the number of domains.
     """
     settings = dict(settings or {})
     encoder, tune = settings.pop("encoder", encoder), settings.pop("tune", tune)
@@ -81,6 +89,9 @@ def make_spec(
         cuda = device is not None and device.type == "cuda"
         tune = str(task_entry.defaults.get("tune", default_tune(entry, cuda=cuda)))
     weights, plan = bool(settings.get("encoder.weights")), settings.get("plan", values.get("plan"))
+    if plan == AUTO:
+        plan = default_plan(len(dataset.domains))
+        values, settings = {**values, "plan": plan}, {key: v for key, v in settings.items() if key != "plan"}
     chosen: dict[str, Any] = training_defaults(entry, tune, weights=weights, stream=plan == "stream")
     chosen |= {"task": task_name, "metric": task.metrics[0], "decay": DECAY, "lr_args": {}}
     chosen |= {key: value for key, value in task_entry.defaults.items() if key not in ("encoder", "tune")}
@@ -102,10 +113,13 @@ def make_spec(
         supported = device is not None and device.type == "cuda" and torch.cuda.is_bf16_supported()
         chosen["precision"] = "bf16" if supported and tune != "frozen" else "fp32"
     chosen["encoder_args"] = with_length(chosen.get("encoder_args", {}), entry, dataset, task=task_name)
+    if "domains_per_step" not in chosen:
+        chosen["domains_per_step"] = default_domains_per_step(len(dataset.domains), chosen.get("plan", Spec.plan))
     if learns(entry, tune) and "steps" not in chosen:
-        batch = chosen.get("batch", Spec.batch)
+        batch, per_step = chosen.get("batch", Spec.batch), chosen["domains_per_step"]
         size = batch * parallel.world_size() if isinstance(batch, int) and batch > 0 else 1  # `Spec` checks it
-        chosen = {**default_length(len(dataset), len(dataset.domains), size), **chosen}
+        per_step = per_step if isinstance(per_step, int) else 0
+        chosen = {**default_length(len(dataset), len(dataset.domains), size, per_step), **chosen}
     data = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
     spec = Spec(encoder=encoder, tune=tune, **data, **chosen)
     (spec,) = with_rates([with_method(spec, spec.method)], spec.lr_args)
@@ -136,7 +150,7 @@ def spec_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     for group in ("method", "encoder", "neck", "head", "task", "predict"):
         settings |= {f"{group}.{name}": value for name, value in spec.get(f"{group}_args", {}).items()}
     settings |= length_settings(spec["encoder"], spec.get("encoder_args", {}))
-    omitted = {name: spec.get(name, getattr(Spec, name)) for name in ("decay", "average")}
+    omitted = {name: spec.get(name, getattr(Spec, name)) for name in ("decay", "average", "domains_per_step")}
     return settings | omitted | changed_rates(spec)
 
 
