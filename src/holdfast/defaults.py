@@ -20,5 +20,4 @@ def plan_reason(domains: int) -> str:
 
 def default_domains_per_step(domains: int, plan: str) -> int:
     """Return the number of training domains in a step; 0 means all."""
-    trains_on_one = plan in ("stream", "in-domain", "single-source")
-    return DOMAINS_PER_STEP if domains > FEW_DOMAINS and not trains_on_one else 0
+    return DOMAINS_PER_STEP if domains > FEW_DOMAINS and plan != "stream" else 0

@@ -22,6 +22,7 @@ from holdfast.core.errors import Damaged
 from holdfast.core.inputs import Inputs
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import Dataset
+from holdfast.defaults import default_plan
 from holdfast.models.mixture import calibrated
 from holdfast.nn.model import Model
 from holdfast.protocols.plan import Stage
@@ -36,7 +37,6 @@ from holdfast.spec import Spec
 
 FILE = "leftout.safetensors"
 ROWS = 4000  # stored rows of left-out domains, and stored validation rows, at most
-PLAN = "leave-one-out"
 AXES = 16  # principal axes of the features of the saved model
 MAX_AXES = 1 << 23  # numbers of all axes; wider features are not stored
 
@@ -161,7 +161,8 @@ def collect(records: Sequence[RunRecord], runs: Mapping[str, RunRecord], workspa
 def train_left_out(spec: Spec, workspace: Workspace, *, watch: ProgressListener | None = None) -> CollectedRuns | None:
     """Train a configuration with each domain left out in turn, in `workspace.out`; finished runs are not repeated."""
     runs = replace(workspace, keep_outputs=True, analyse=(), weight_limits={})
-    jobs = resolve(Request(specs=(replace(spec, plan=PLAN, plan_args={}, select=Spec.select),)), runs)
+    plan = default_plan(len(workspace.dataset.domains))
+    jobs = resolve(Request(specs=(replace(spec, plan=plan, plan_args={}, select=Spec.select),)), runs)
     records = run_all(jobs, runs, watch=watch)
     return collect(records, {}, runs)
 

@@ -25,16 +25,10 @@ GROUPS = ("method", "encoder", "neck", "head", "plan", "task", "predict", "lr")
 DOMAIN_SETTINGS = ("targets", "sources", "order")  # of a plan: lists of domain names
 UNUSED = (
     "batch", "patience", "optimizer", "lr", "weight_decay", "momentum", "schedule", "warmup", "clip", "average",
-    "augment",
+    "augment", "domains_per_step",
 )  # fmt: skip
 SHARED_WITH_GENERAL = ("pooling", "length", "template", "dropout")  # settings of a text encoder that G-MAP has too
-ONE_STEP = {
-    "steps": 1,
-    "every": 1,
-    "accumulate": 1,
-    "domains_per_step": 0,
-    **{name: getattr(Spec, name) for name in UNUSED},
-}
+ONE_STEP = {"steps": 1, "every": 1, "accumulate": 1, **{name: getattr(Spec, name) for name in UNUSED}}
 INTEGER = re.compile(r"0|-?[1-9]\d{0,15}")  # integers that keep their spelling as text
 DECIMALS = re.compile(r"\[( *-?\d*\.?\d+ *(,|(?=])))+\]")  # as [.5,.5], which is not JSON
 
