@@ -15,7 +15,7 @@ from holdfast.record import read
 from holdfast.run.assemble import augmentation, try_build
 from holdfast.run.baselines import baseline_specs
 from holdfast.run.jobs import Job
-from holdfast.run.settings import make_spec, min_domains, with_method, with_rates
+from holdfast.run.settings import make_spec, min_domains, with_method, with_rates, with_slots
 from holdfast.run.slate import choose_methods, merge_identical, training_domains
 from holdfast.run.workspace import Workspace, absent_classes_note, small_domains_note
 from holdfast.spec import Spec
@@ -118,7 +118,7 @@ def _specs(request: Request, workspace: Workspace) -> list[Spec]:
     workspace.notes += [text for text in (note, absent, small) if text]
     names = choose_methods(request.methods, base, workspace) if request.tested else request.methods
     specs = with_methods(base, names, method_args=shared["method"], neck_args=shared["neck"])
-    specs = with_rates(specs, shared["lr"])
+    specs = with_rates([with_slots(each, len(workspace.dataset)) for each in specs], shared["lr"])
     if request.tested:
         specs, workspace.identical = merge_identical(specs)
         same = workspace.identical.items()

@@ -1,6 +1,7 @@
 """Specs from user settings: defaults per encoder, task and tuning mode, and settings with dotted names."""
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -14,6 +15,7 @@ from holdfast.catalog.rates import DECAY, changed_rates, default_rates
 from holdfast.catalog.training import default_length, default_tune, learns, training_defaults
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput, check_known, unknown
+from holdfast.core.settings import setting_defaults
 from holdfast.data.dataset import Dataset
 from holdfast.defaults import default_domains_per_step, default_plan
 from holdfast.nn.model import check_mode
@@ -28,6 +30,8 @@ UNUSED = (
     "augment", "domains_per_step",
 )  # fmt: skip
 SHARED_WITH_GENERAL = ("pooling", "length", "template", "dropout")  # settings of a text encoder that G-MAP has too
+ROWS_PER_SLOT, FEWEST_SLOTS = 8, 16  # of a memory by default
+PRODUCT_KEYS = "product-memory"  # its number of slots is a square
 ONE_STEP = {"steps": 1, "every": 1, "accumulate": 1, **{name: getattr(Spec, name) for name in UNUSED}}
 INTEGER = re.compile(r"0|-?[1-9]\d{0,15}")  # integers that keep their spelling as text
 DECIMALS = re.compile(r"\[( *-?\d*\.?\d+ *(,|(?=])))+\]")  # as [.5,.5], which is not JSON
@@ -116,7 +120,8 @@ def make_spec(
         chosen = {**default_length(len(dataset), len(dataset.domains), size, per_step), **chosen}
     data = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
     spec = Spec(encoder=encoder, tune=tune, **data, **chosen)
-    (spec,) = with_rates([with_method(spec, spec.method)], spec.lr_args)
+    spec = with_slots(with_method(spec, spec.method), len(dataset))
+    (spec,) = with_rates([spec], spec.lr_args)
     check_mode(spec.tune)
     if spec.tune == "lp-ft" and not task.predicts:
         raise BadInput(f"--tune lp-ft fits a head on one feature per example, not the task {spec.task}: use full")
@@ -143,6 +148,9 @@ def spec_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     settings = {key: value for key, value in spec.items() if key not in skipped}
     for group in ("method", "encoder", "neck", "head", "task", "predict"):
         settings |= {f"{group}.{name}": value for name, value in spec.get(f"{group}_args", {}).items()}
+    slots = setting_defaults(catalog.lookup("necks", spec.get("neck", "none")).load()).get("slots", 0)
+    if slots > FEWEST_SLOTS and "slots" not in spec.get("neck_args", {}):
+        settings["neck.slots"] = slots  # of the record, which the size of other data does not limit
     settings |= length_settings(spec["encoder"], spec.get("encoder_args", {}))
     omitted = {name: spec.get(name, getattr(Spec, name)) for name in ("decay", "average", "domains_per_step")}
     return settings | omitted | changed_rates(spec)
@@ -190,7 +198,10 @@ def _with_neck(spec: Spec, name: str) -> Spec:
         return _with_neck(with_general_model(spec), method)
     if plus:
         catalog.lookup("necks", neck)
-        return _with_neck_defaults(replace(spec, method=method, neck=neck))
+        args = spec.neck_args
+        if spec.neck not in ("none", neck):  # the number of slots belongs to the other neck
+            args = {name: value for name, value in args.items() if name != "slots"}
+        return _with_neck_defaults(replace(spec, method=method, neck=neck, neck_args=args))
     necks = required_necks(method, spec)
     if necks and spec.neck == "none":
         return _with_neck_defaults(replace(spec, method=method, neck=necks[0]))
@@ -220,6 +231,21 @@ def _with_neck_defaults(spec: Spec) -> Spec:
     if spec.tune != "frozen" and spec.encoder != "features":  # its features change while the memory is used
         changed |= {name: value for entry in entries for name, value in entry.tuned_neck_args.items()}
     return replace(spec, neck_args={**changed, **spec.neck_args}) if changed else spec
+
+
+def with_slots(spec: Spec, rows: int) -> Spec:
+    """Limit the default number of slots of a memory to one per `ROWS_PER_SLOT` rows of the data.
+
+    A number that is set stays, and so does the memory of a stream, which may grow.
+    """
+    defaults = setting_defaults(catalog.lookup("necks", spec.neck).load()) | catalog.lookup("necks", spec.neck).preset
+    slots = defaults.get("slots")
+    if not isinstance(slots, int) or "slots" in spec.neck_args or spec.plan == "stream":
+        return spec
+    limit = max(FEWEST_SLOTS, min(rows, spec.rows or rows) // ROWS_PER_SLOT)
+    if spec.neck == PRODUCT_KEYS:  # n * n slots for n keys per side, of which `top` are read
+        limit = max(math.isqrt(limit), int(spec.neck_args.get("top", defaults["top"]))) ** 2
+    return spec if limit >= slots else replace(spec, neck_args={**spec.neck_args, "slots": limit})
 
 
 def required_necks(method: str, spec: Spec) -> tuple[str, ...]:
