@@ -69,7 +69,9 @@ def rows(records: Iterable[RunRecord], metric: str) -> list[Row]:
         complete_seeds = [s for s in by_seed.values() if len(s) == len(targets[key]) and has_many(targets[key])]
         share = 0.9 if metric in LOWER_IS_BETTER else 0.1
         low = summarise([quantile(list(s.values()), share) for s in complete_seeds]) if complete_seeds else None
-        sizes = {c: max(n) for c in cells if (n := [of[c] for r in group if c in (of := tested[r.id])])}
+        sizes: dict[str, int] = {}
+        for record in group:
+            sizes |= {c: max(n, sizes.get(c, 0)) for c, n in tested[record.id].items()}
         row = Row(name, cells, average, worst, sources, is_paired, simple, combined, is_baseline, low, sizes)
         table.append(row)
     return table
@@ -107,7 +109,8 @@ def _source_cells(group: Sequence[RunRecord], metric: str) -> dict[str, Cell]:
 def _final_scores(records: Sequence[RunRecord]) -> dict[str, dict[str, Scores]]:
     """Map record id to column to scores on the test domains of the last stage."""
     last = {r.id: r.stages[-1] if r.stages else {"test": {}} for r in records}
-    runs = Counter((configuration(r), r.spec.get("seed"), d) for r in records for d in last[r.id]["test"])
+    names = {r.id: (configuration(r), r.spec.get("seed")) for r in records}
+    runs = Counter((name, d) for id, name in names.items() for d in last[id]["test"])
     ambiguous = any(count > 1 for count in runs.values())  # several episodes score one domain
     scores = {}
     for r in records:
