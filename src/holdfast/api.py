@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast import catalog
+from holdfast.catalog.training import learns
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
@@ -261,8 +263,11 @@ def _sample_sizes(specs: Sequence[Spec], workspace: Workspace) -> tuple[int, ...
     spec = next((each for each in specs if each.method not in SIMPLE), specs[0])
     if spec.plan == "stream" or spec.rows or parallel.world_size() > 1:
         return (total,)
-    kind = workspace.dataset.raw.kind
-    return sample_sizes(total, first_sample(spec, kind, workspace.device))
+    entry, kind = catalog.lookup("encoders", spec.encoder), workspace.dataset.raw.kind
+    first = first_sample(
+        kind, tuned=learns(entry, spec.tune), pretrained=entry.pretrained, device=workspace.device.type
+    )  # fmt: skip
+    return sample_sizes(total, first)
 
 
 def _weight_limits(specs: Sequence[Spec], seeds: Sequence[int]) -> dict[str, int]:

@@ -15,7 +15,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 # a package imports only from packages on earlier lines
 ORDER = (
     ("core",),
-    ("record", "spec"),
+    ("record", "spec", "defaults"),
     ("nn", "data"),
     ("tasks",),
     ("methods",),

@@ -148,11 +148,12 @@ def test_scores_are_complete_pure_and_independent_of_batches(worlds, folder, tas
     part = Part("all", np.arange(len(dataset)))
     result = score(method, examples, [part], bound, bound.metrics)["all"]
     assert list(result) == list(bound.metrics)
-    stats, y = validation_outputs(method, examples, part, bound)
+    ((stats, y),) = validation_outputs(method, examples, [part], bound)
     assert len(stats) == len(y) == len(examples)
     assert float(bound.loss_from_stats(stats, y)) == pytest.approx(result["nll"], rel=1e-5)
     single = [
-        validation_outputs(method, examples, Part("one", np.array([i])), bound)[0] for i in range(0, len(dataset), 7)
+        validation_outputs(method, examples, [Part("one", np.array([i]))], bound)[0][0]
+        for i in range(0, len(dataset), 7)
     ]
     rows = torch.cat([examples.rows_of(Part("one", np.array([i]))) for i in range(0, len(dataset), 7)])
     torch.testing.assert_close(torch.cat(single)[:, 0], stats[rows, 0], rtol=1e-3, atol=1e-3)

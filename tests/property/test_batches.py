@@ -78,3 +78,51 @@ def test_a_batch_far_larger_than_the_data_is_an_error():
     sampler([7, 11], MIN_BATCH_LIMIT)
     with pytest.raises(BadInput, match=r"100,000.* 18 .*--batch"):
         sampler([7, 11], 100_000)
+
+
+def drawing(domains, per_step, batch=3, seed=0, always=0):
+    """Sampler of some of the domains per step."""
+    full, parts = sampler([5 + i for i in range(domains)], batch)
+    return Batches(
+        full.examples, parts, batch, generator=generator(seed, "batches"), domains_per_step=per_step, always=always
+    )
+
+
+@given(domains=st.integers(2, 15), per_step=st.integers(1, 9), always=st.integers(0, 1), steps=st.integers(1, 25))
+@settings(max_examples=60, deadline=None)
+def test_steps_visit_all_domains_equally(domains, per_step, always, steps):
+    batches, labelled = drawing(domains, per_step, always=always), domains - always
+    visits = np.zeros(domains, dtype=int)
+    for _ in range(steps):
+        batch = next(batches)
+        assert len(set(batch.domains)) == len(batch.domains) == min(per_step, labelled) + always
+        assert batch.sizes == (3,) * len(batch.domains)
+        assert batch.places().tolist() == list(batch.domains)  # whose ids are the positions of the parts here
+        starts = np.cumsum([0, *(5 + i for i in range(domains))])
+        for domain, rows in zip(batch.domains, batch.split(batch.y), strict=True):
+            assert ((rows >= starts[domain]) & (rows < starts[domain + 1])).all()
+        visits[list(batch.domains)] += 1
+    assert visits[:labelled].max() - visits[:labelled].min() <= 1
+    assert (visits[labelled:] == steps).all()
+
+
+@given(steps=st.integers(0, 9), more=st.integers(1, 9))
+@settings(max_examples=30, deadline=None)
+def test_a_restored_position_gives_the_same_domains(steps, more):
+    batches = drawing(7, 3)
+    for _ in range(steps):
+        next(batches)
+    state = batches.state_dict()
+    ahead = [(b.domains, b.y.tolist()) for b in (next(batches) for _ in range(more))]
+    other = drawing(7, 3, seed=99)
+    other.load_state_dict(state)
+    assert [(b.domains, b.y.tolist()) for b in (next(other) for _ in range(more))] == ahead
+
+
+def test_enough_domains_per_step_change_nothing():
+    batches, every = drawing(4, 0), drawing(4, 4)
+    for _ in range(5):
+        first, second = next(batches), next(every)
+        assert first.y.tolist() == second.y.tolist()
+        assert first.drawn is second.drawn is None
+    assert "turn" not in every.state_dict()

@@ -9,12 +9,12 @@ from holdfast.auditing.headroom import ShiftCost
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.record import RunRecord, load
+from holdfast.report.gap import HELD_OUT
 from holdfast.report.labels import CONSTANT
 from holdfast.report.significance import decide
 from holdfast.report.table import Row, rows
 
 METRIC = "accuracy"  # of the linear probe
-PLAN = "leave-one-out"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def read_compared(folder: Path | None, dataset: Dataset) -> list[Compared]:
     if folder is None or not (folder / "records").is_dir():
         return []
     try:
-        records = [r for r in load(folder) if r.spec.get("plan") == PLAN]
+        records = [r for r in load(folder) if r.spec.get("plan") in HELD_OUT]
     except BadInput:  # damaged records are the concern of `report`
         return []
     records = [r for r in records if r.spec.get("fingerprint") == dataset.fingerprint and _has_metric(r)]

@@ -2,8 +2,10 @@
 
 from holdfast.catalog.entry import Entry, TaskEntry
 
-_PLANS = {  # class in holdfast.protocols.plans, description
+_PLANS = {  # class in holdfast.protocols.plans unless it names another module, description
     "leave-one-out": ("LeaveOneOut", "train on all domains but one and score that one, for every domain"),
+    "leave-groups-out": (
+        "groups:LeaveGroupsOut", "hold out groups of domains and score each domain once: for more than 8 domains"),
     "cross-dataset": ("CrossDataset", "train on some domains and score the named target domains"),
     "single-source": ("SingleSource", "train on one domain and score all others, for every domain"),
     "given": ("GivenSplit", "the split of the data: rows marked train, valid and test in any domain"),
@@ -12,7 +14,7 @@ _PLANS = {  # class in holdfast.protocols.plans, description
     "stream": ("Stream", "train on one domain after another and score all of them after each"),
     "joint": ("Joint", "train on all domains together with the test rows of a stream: its upper bound"),
     "all": ("AllDomains", "train on all domains and hold none out, for deployment"),
-}
+}  # fmt: skip
 _SELECTIONS = {  # function in holdfast.protocols.select, description
     "train-validation": ("train_validation", "held-out rows of the training domains"),
     "leave-one-domain-out": (
@@ -21,7 +23,10 @@ _SELECTIONS = {  # function in holdfast.protocols.select, description
     "current-domain": ("current_domain", "held-out rows of the domains of the current stage"),
     "last": ("last", "the last step"),
 }  # fmt: skip
-PLANS = {name: Entry(f"holdfast.protocols.plans:{plan}", about) for name, (plan, about) in _PLANS.items()}
+PLANS = {
+    name: Entry(f"holdfast.protocols.{plan if ':' in plan else f'plans:{plan}'}", about)
+    for name, (plan, about) in _PLANS.items()
+}
 SELECTIONS = {
     name: Entry(f"holdfast.protocols.select:{function}", about) for name, (function, about) in _SELECTIONS.items()
 }

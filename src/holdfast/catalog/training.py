@@ -51,12 +51,14 @@ def training_defaults(entry: EncoderEntry, tune: str, *, weights: bool = False, 
     return defaults
 
 
-def default_length(examples: int, domains: int, batch: int) -> dict[str, int]:
+def default_length(examples: int, domains: int, batch: int, per_step: int = 0) -> dict[str, int]:
     """Return steps, steps between validations and patience for training an encoder.
 
-    A step takes `batch` examples per domain. The number of steps is that of `PASSES` passes over a domain of average
-    size, at least `FEWEST` and at most `MOST`, and a multiple of the validation interval.
+    A step takes `batch` examples per domain, of at most `per_step` domains if it is not 0. The number of steps is that
+    of `PASSES` passes over all examples, if the domains have the same size, at least `FEWEST` and at most `MOST`, and a
+    multiple of the validation interval.
     """
+    domains = min(domains, per_step) if per_step > 0 else domains
     steps = min(MOST, max(FEWEST, math.ceil(PASSES * examples / max(1, domains) / batch)))
     every = math.ceil(steps / VALIDATIONS)
     return {"steps": every * VALIDATIONS, "every": every, "patience": PATIENCE}

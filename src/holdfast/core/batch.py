@@ -22,6 +22,8 @@ class DomainBatch:
     y: Tensor  # (b, ...) targets
     domains: tuple[int, ...]  # one id per domain
     sizes: tuple[int, ...]  # examples per domain
+    # (n,) position of each domain among those of the stage, if a step has some of them; read as data by captured steps
+    drawn: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not inputs.size(self.x) == len(self.y) == sum(self.sizes):
@@ -37,6 +39,7 @@ class DomainBatch:
             y=cat_padded([b.y for b in batches]),
             domains=tuple(d for b in batches for d in b.domains),
             sizes=tuple(s for b in batches for s in b.sizes),
+            drawn=_cat([b.drawn for b in batches]),
         )
 
     def split(self, t: Any) -> tuple[Any, ...]:
@@ -45,8 +48,9 @@ class DomainBatch:
 
     def by_domain(self) -> tuple[DomainBatch, ...]:
         """Return one batch per domain."""
-        groups = zip(self.split(self.x), self.split(self.y), self.domains, self.sizes, strict=True)
-        return tuple(DomainBatch(x, y, (d,), (n,)) for x, y, d, n in groups)
+        drawn = [None] * len(self.sizes) if self.drawn is None else self.drawn.split(1)
+        groups = zip(self.split(self.x), self.split(self.y), self.domains, self.sizes, drawn, strict=True)
+        return tuple(DomainBatch(x, y, (d,), (n,), at) for x, y, d, n, at in groups)
 
     def microbatches(self, count: int) -> Iterator[DomainBatch]:
         """Yield `count` smaller batches of about equal size, with every domain represented in proportion."""
@@ -54,16 +58,31 @@ class DomainBatch:
         flat = [n for domain in cuts for n in domain]
         xs, ys = inputs.split(self.x, flat), inputs.split(self.y, flat)
         for i in range(count):
-            rows = [(at * count + i, domain) for at, domain in enumerate(self.domains) if cuts[at][i]]
-            if rows:
-                yield DomainBatch.cat([DomainBatch(xs[k], ys[k], (domain,), (len(ys[k]),)) for k, domain in rows])
+            places = [at for at in range(len(self.domains)) if cuts[at][i]]
+            if places:
+                yield DomainBatch.cat([self._piece(at, xs[at * count + i], ys[at * count + i]) for at in places])
+
+    def _piece(self, at: int, x: Inputs, y: Tensor) -> DomainBatch:
+        """Return some examples of one domain as a batch."""
+        drawn = None if self.drawn is None else self.drawn[at : at + 1]
+        return DomainBatch(x, y, (self.domains[at],), (len(y),), drawn)
 
     def hold_out(self, i: int) -> tuple[DomainBatch, DomainBatch]:
         """Return (all domains except the i-th, the i-th domain): meta-train and meta-test."""
         groups = self.by_domain()
         return DomainBatch.cat(groups[:i] + groups[i + 1 :]), groups[i]
 
+    def places(self) -> Tensor:
+        """Return (n,) the position of each domain among the domains of the stage: the index of its state."""
+        return torch.arange(len(self.sizes), device=self.y.device) if self.drawn is None else self.drawn
+
     def positions(self) -> Tensor:
-        """Return (b,) the position of each example's domain in this batch: the target of a domain critic."""
-        sizes = enumerate(self.sizes)  # the CPU does not wait for the device here
-        return torch.cat([torch.full((n,), i, device=self.y.device) for i, n in sizes])
+        """Return (b,) the position of each example's domain among those of the stage: the target of a domain critic."""
+        places = zip(self.places().split(1), self.sizes, strict=True)  # the CPU does not wait for the device here
+        return torch.cat([place.expand(n) for place, n in places])
+
+
+def _cat(tensors: Sequence[Tensor | None]) -> Tensor | None:
+    """Concatenate tensors; None if one of them is missing."""
+    known = [t for t in tensors if t is not None]
+    return torch.cat(known) if len(known) == len(tensors) else None

@@ -62,6 +62,13 @@ def setting_names(part: Callable[..., Any]) -> list[str]:
     return names + ([] if declared is None else [field.name for field in dataclasses.fields(declared)])
 
 
+def setting_defaults(part: Callable[..., Any]) -> dict[str, Any]:
+    """Return the defaults of the fields of a part's settings."""
+    declared = settings_class(part)
+    fields = () if declared is None else dataclasses.fields(declared)
+    return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+
+
 def search_space(part: Callable[..., Any]) -> dict[str, Mapping[str, Any]]:
     """Return the search spaces that the fields of a part's settings declare."""
     declared = settings_class(part)

@@ -42,12 +42,15 @@ class Batches:
     Rows are drawn without replacement within a pass over a domain; with several processes, each one takes its share of
     the same draw. `transform` changes inputs and `augment` inputs and targets; both draw from `transform_generator`,
     which defaults to `generator`.
+
+    With `domains_per_step`, a batch has that many of the parts, drawn without replacement within a pass over the parts;
+    the last `always` parts, which have no labels, are in every batch and not counted.
     """
 
     def __init__(
         self, examples: Examples, domain_parts: Sequence[Part], size: int, *, generator: torch.Generator,
         transform: Transform | None = None, augment: Augment | None = None,
-        transform_generator: torch.Generator | None = None,
+        transform_generator: torch.Generator | None = None, domains_per_step: int = 0, always: int = 0,
     ) -> None:  # fmt: skip
         self.examples, self.size, self.generator = examples, size, generator
         self.transform_generator = transform_generator or generator
@@ -59,21 +62,39 @@ class Batches:
         if size > max(MIN_BATCH_LIMIT, available := sum(map(len, self.rows))):
             raise BadInput(f"batch size {size:,} exceeds the {available:,} training examples: lower --batch")
         self.domains = tuple(examples.index[part.domain] for part in domain_parts)
-        self.sizes = (size,) * len(domain_parts)
         self.drawn = torch.zeros(0, dtype=torch.long)  # rows of the latest batch
         self.order = [rows[:0] for rows in self.rows]  # remaining rows of each domain's current pass
+        labelled = len(self.rows) - always
+        self.per_step = domains_per_step if 0 < domains_per_step < labelled else 0  # 0: all of them
+        self.labelled = range(labelled)
+        self.turn: list[int] = []  # remaining parts of the current pass over the parts
 
     def __iter__(self) -> Batches:
         return self
 
     def __next__(self) -> DomainBatch:
-        self.drawn = torch.cat([self._draw(i) for i in range(len(self.rows))])
+        places = self._next_parts() if self.per_step else range(len(self.rows))
+        self.drawn = torch.cat([self._draw(i) for i in places])
         x, y = self.examples.inputs_and_targets(self.drawn)
         if self.transform is not None:
             x = self.transform(x, self.transform_generator)
         if self.augment is not None:
             x, y = self.augment(x, y, self.transform_generator)
-        return DomainBatch(x, y, self.domains, self.sizes)
+        drawn = inputs.to(torch.tensor(places), self.examples.device) if self.per_step else None
+        return DomainBatch(x, y, tuple(self.domains[i] for i in places), (self.size,) * len(places), drawn)
+
+    def _next_parts(self) -> list[int]:
+        """Return the parts of the next batch in order; if a pass ends inside a batch, a new one starts.
+
+        A part that is in the batch already is left for the next one.
+        """
+        chosen, self.turn = self.turn[: self.per_step], self.turn[self.per_step :]
+        if len(chosen) < self.per_step:
+            new = torch.randperm(len(self.labelled), generator=self.generator).tolist()
+            added = [i for i in new if i not in chosen][: self.per_step - len(chosen)]
+            self.turn = [i for i in new if i not in added]
+            chosen += added
+        return [*sorted(chosen), *range(len(self.labelled), len(self.rows))]
 
     def _draw(self, i: int) -> Tensor:
         """Return the next `size` rows of the i-th domain; if a pass ends inside a batch, a new one starts."""
@@ -85,11 +106,16 @@ class Batches:
         return left[first : first + self.size]
 
     def examples_per_domain(self, count: int) -> Iterator[DomainBatch]:
-        """Iterate over `count` evenly spaced examples per domain, one domain per batch; the position stays."""
-        for domain, rows in zip(self.domains, self.rows, strict=True):
+        """Iterate over `count` evenly spaced examples per domain, one domain per batch; the position stays.
+
+        Where a batch has some of the domains, that many domains are visited, evenly spaced.
+        """
+        most = min(len(self.rows), self.per_step or len(self.rows))
+        for i in torch.linspace(0, len(self.rows) - 1, most).long().tolist():
+            rows = self.rows[i]
             spaced = rows[torch.linspace(0, len(rows) - 1, min(count, len(rows))).long()]
             for drawn in spaced.split(self.size):
-                yield DomainBatch(*self.examples.inputs_and_targets(drawn), (domain,), (len(drawn),))
+                yield DomainBatch(*self.examples.inputs_and_targets(drawn), (self.domains[i],), (len(drawn),))
 
     def one_pass(self) -> Iterator[DomainBatch]:
         """Iterate once over all rows in large batches of one domain each, without changes; the position stays."""
@@ -98,17 +124,18 @@ class Batches:
                 yield DomainBatch(*self.examples.inputs_and_targets(rows[at]), (domain,), (len(at),))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position: the generator's state and the remaining rows."""
-        return {"generator": self.generator.get_state(), "order": [order.clone() for order in self.order]}
+        """Return the position: the generator's state and the remaining rows, and parts if a batch has some of them."""
+        state = {"generator": self.generator.get_state(), "order": [order.clone() for order in self.order]}
+        return state | ({"turn": list(self.turn)} if self.per_step else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a position; raise if it refers to rows outside the parts."""
-        for order in state["order"]:
-            outside = order[~torch.isin(order, torch.cat(self.rows))].tolist()
-            if outside:
-                raise ForbiddenRow(f"rows {outside[:5]} are outside the parts that this stage may train on")
+        remaining = torch.cat(list(state["order"]))
+        outside = remaining[~torch.isin(remaining, torch.cat(self.rows))].tolist()
+        if outside:
+            raise ForbiddenRow(f"rows {outside[:5]} are outside the parts that this stage may train on")
         self.generator.set_state(state["generator"])
-        self.order = list(state["order"])
+        self.order, self.turn = list(state["order"]), list(state.get("turn", []))
 
 
 class Examples:

@@ -17,6 +17,7 @@ from holdfast.data.dataset import SPLITS, Dataset
 from holdfast.data.raw import Concat
 
 TRAIN, TEST = SPLITS.index("train"), SPLITS.index("test")
+BINS = 5  # quantile bins of numeric targets
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,14 +39,27 @@ class DomainRows:
     rows: np.ndarray
     splits: Mapping[str, np.ndarray]  # empty, or rows for each of train, valid, test
     more_domains_hint: str = "add more domains"  # how to provide more domains, for error messages
+    strata: np.ndarray | None = None  # (n,) class or bin of the target per row
 
     @staticmethod
-    def of(dataset: Dataset, domain: str, rows: np.ndarray, *, start: int = 0) -> DomainRows:
-        """Build the entry of one domain from its rows in the data set; `start` is added to every row."""
+    def of(
+        dataset: Dataset, domain: str, rows: np.ndarray, *, start: int = 0, strata: np.ndarray | None = None
+    ) -> DomainRows:
+        """Build the entry of one domain from its rows in the data set; `start` is added to every row.
+
+        `strata` are those of all rows of the data set.
+        """
         splits = {}
         if dataset.split is not None and (dataset.split[rows] >= 0).any():
             splits = {kind: rows[dataset.split[rows] == i] + start for i, kind in enumerate(SPLITS)}
-        return DomainRows(domain, rows + start, splits, dataset.more_domains_hint)
+        return DomainRows(
+            domain, rows + start, splits, dataset.more_domains_hint, None if strata is None else strata[rows]
+        )
+
+    def counts(self, strata: int) -> np.ndarray:
+        """Return (strata,) the number of rows per stratum; without strata, all rows belong to the first."""
+        codes = np.zeros(len(self.rows), dtype=np.int64) if self.strata is None else self.strata
+        return np.bincount(codes, minlength=strata)
 
     def test_part(self, split: str = "test") -> Part:
         """Return the rows to score a model that was not trained on this domain: that split if present, else all."""
@@ -57,11 +71,17 @@ class DomainRows:
         """Whether the domain has validation rows but no training rows."""
         return bool(self.splits) and len(self.splits["valid"]) > 0 and not len(self.splits["train"])
 
-    def train_valid(self, valid: float, seed: int) -> tuple[Part, Part]:
-        """Return (train, valid); rows of the test split are in neither."""
+    def train_valid(self, valid: float, seed: int, *, needs_both: bool = True) -> tuple[Part, Part]:
+        """Return (train, valid); rows of the test split are in neither.
+
+        Too few rows for both are an error, or without `needs_both` they train.
+        """
         if self.splits and len(self.splits["valid"]) and len(self.splits["train"]):
             return Part(self.domain, self.splits["train"]), Part(self.domain, self.splits["valid"])
-        return self._cut(self.splits["train"] if self.splits else self.rows, valid, seed, "valid")
+        rows = self.splits["train"] if self.splits else self.rows
+        if not needs_both and len(rows) < 2:
+            return Part(self.domain, rows), Part(self.domain, rows[:0])
+        return self._cut(rows, valid, seed, "valid")
 
     def train_valid_test(self, valid: float, test: float, seed: int) -> tuple[Part, Part, Part]:
         """Return (train, valid, test) of this domain."""
@@ -93,11 +113,25 @@ def rows_by_domain(dataset: Dataset) -> dict[str, DomainRows]:
 
     A domain of which no row is left is left out.
     """
-    rows = {name: dataset.rows_of(name) for name in dataset.domains}
+    order = np.argsort(dataset.domain, kind="stable")
+    ends = np.bincount(dataset.domain, minlength=len(dataset.domains)).cumsum()
+    rows = dict(zip(dataset.domains, np.split(order, ends[:-1]), strict=True))
     if dataset.unlabelled:
         rows = {name: each[dataset.y[each] >= 0] for name, each in rows.items()}
         rows = {name: each for name, each in rows.items() if len(each)}
-    return {name: DomainRows.of(dataset, name, each) for name, each in rows.items()}
+    strata = target_strata(dataset)
+    return {name: DomainRows.of(dataset, name, each, strata=strata) for name, each in rows.items()}
+
+
+def target_strata(dataset: Dataset) -> np.ndarray:
+    """Return (n,) the class of every row, or the quantile bin of its number; several labels per row have no strata."""
+    if dataset.targets is None:
+        return np.maximum(dataset.y, 0)
+    if dataset.targets.ndim > 1:
+        return np.zeros(len(dataset), dtype=np.int64)
+    known = dataset.targets[np.isfinite(dataset.targets)]
+    limits = np.quantile(known, np.arange(1, BINS) / BINS) if len(known) else np.zeros(0)
+    return np.searchsorted(np.unique(limits), np.nan_to_num(dataset.targets), side="right")
 
 
 def drop_test_domains(dataset: Dataset) -> Dataset:

@@ -108,7 +108,9 @@ class PDA(Method):
     """Minimise risk + feature_weight * adversarial + prediction_weight * KL, both per class over pairs of domains.
 
     Prompt-based distribution alignment (Jia & Zhang, 2022). With `words` the KL divergence is between distributions
-    over words, as published: the label words, or the complete vocabulary with head.full=true.
+    over words, as published: the label words, or the complete vocabulary with head.full=true. There is one critic per
+    pair of domains; where a step has some of the domains, one critic with an output per domain, whose differences are
+    the logits of the pairs.
     """
 
     @dataclass(frozen=True)
@@ -127,8 +129,11 @@ class PDA(Method):
 
     def begin_stage(self, info: StageInfo) -> None:
         width, device = self.model.width, next(self.model.parameters()).device
-        pairs = combinations(range(len(info.train_domains)), 2)
-        self.critics = nn.ModuleList(discriminator(width, self.settings.hidden, 1) for _ in pairs).to(device)
+        count = len(info.train_domains)
+        pairs, outputs = list(combinations(range(count), 2)), 1
+        if 0 < info.domains_per_step < count:
+            pairs, outputs = pairs[:1], count
+        self.critics = nn.ModuleList(discriminator(width, self.settings.hidden, outputs) for _ in pairs).to(device)
         self.critic_optimizer = self.make_optimizer(list(self.critics.parameters()), part="critic")
 
     def step(self, batch: DomainBatch) -> Metrics:
@@ -157,14 +162,22 @@ class PDA(Method):
 
     def _critic_loss(self, z: Tensor, batch: DomainBatch, *, flipped: bool) -> Tensor:
         """Return the mean loss of the critics; with `flipped` for exchanged domains, which the features minimise."""
-        losses = []
+        losses, pairs = [], list(combinations(range(len(batch.sizes)), 2))
         for groups in self._by_class(z, batch):
-            for critic, (a, b) in zip(self.critics, combinations(groups, 2), strict=True):
+            for pair, (i, j) in enumerate(pairs):
+                a, b = groups[i], groups[j]
                 if len(a) and len(b):
-                    logits = critic(torch.cat([a, b]))[:, 0]
+                    logits = self._logits(torch.cat([a, b]), batch, pair, (i, j))
                     first = torch.cat([torch.ones(len(a)), torch.zeros(len(b))]).to(logits)
                     losses.append(F.binary_cross_entropy_with_logits(logits, 1 - first if flipped else first))
         return torch.stack(losses).mean() if losses else z.new_zeros(())
+
+    def _logits(self, z: Tensor, batch: DomainBatch, pair: int, sides: tuple[int, int]) -> Tensor:
+        """Return (b,) logits of the first domain of a pair against the second."""
+        if batch.drawn is None:
+            return self.critics[pair](z)[:, 0]
+        outputs = self.critics[0](z)[:, batch.drawn[list(sides)]]
+        return outputs[:, 0] - outputs[:, 1]
 
     def _prediction_gap(self, output: Tensor, batch: DomainBatch) -> Tensor:
         """Return the mean KL divergence between the mean predictions of a class in two domains."""

@@ -32,6 +32,7 @@ class StageInfo:
     train_domains: tuple[str, ...]
     words: Callable[[], Sequence[str]] = tuple  # of the stage's training texts, read on demand
     unlabelled: int = 0  # groups without labels at the end of every batch
+    domains_per_step: int = 0  # training domains in a batch; 0 if it has all of them
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,8 @@ class Method(nn.Module, ABC):
 
         A captured step is replayed while the key stays the same. Integers in `saved_attributes` and the counters of the
         optimizers advance in a replay as in the step; anything else that a step changes must be a tensor, in place.
+        A step that depends on which domains a batch has must read them from `batch.places()`, a tensor on the device:
+        where a batch has some of the domains, `batch.domains` differs between replays.
         """
         return () if self.capturable else None
 

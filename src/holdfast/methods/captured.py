@@ -152,7 +152,8 @@ class StepCapture:
             return None
         versions = tuple(optimizer.version for optimizer in self.optimizers)
         shapes = tuple(None if t is None else (t.shape, t.dtype) for t in tensors)
-        return own, versions, type(batch.x), shapes, batch.domains, batch.sizes, capture_key(batch.y)
+        domains = batch.domains if batch.drawn is None else ()  # other domains in every step are data, not a key
+        return own, versions, type(batch.x), shapes, domains, batch.sizes, capture_key(batch.y)
 
     def _step(self, batch: DomainBatch) -> Metrics:
         with collect_shares() as passes, nullcontext() if self.reason else fused_kernels():
@@ -318,16 +319,17 @@ def _warn_once(sentence: str) -> None:
 def _tensors_of(batch: DomainBatch) -> list[Tensor | None] | None:
     """Return the tensors of a batch; None for graphs, whose shapes do not repeat, and for two inputs per example."""
     if isinstance(batch.x, Tensor):
-        return [batch.x, batch.y]
+        return [batch.x, batch.y, batch.drawn]
     if isinstance(batch.x, inputs.Tokens):
         x = batch.x
-        return [x.ids, x.mask, x.types, x.at, batch.y]
+        return [x.ids, x.mask, x.types, x.at, batch.y, batch.drawn]
     return None
 
 
 def _clone_batch(batch: DomainBatch) -> DomainBatch:
     x = inputs.map_tensors(lambda t: t.clone(), batch.x)
-    return DomainBatch(x, batch.y.clone(), batch.domains, batch.sizes)
+    drawn = None if batch.drawn is None else batch.drawn.clone()
+    return DomainBatch(x, batch.y.clone(), batch.domains, batch.sizes, drawn)
 
 
 def _copy_batch(target: DomainBatch, source: DomainBatch) -> None:

@@ -58,7 +58,10 @@ class ERM(Method):
 
 
 class GroupDRO(Method):
-    """Minimise sum_i q_i risk_i, with q_i multiplied by exp(eta * risk_i) in every step (Sagawa et al., 2020)."""
+    """Minimise sum_i q_i risk_i, with q_i multiplied by exp(eta * risk_i) in every step (Sagawa et al., 2020).
+
+    If a batch has k of n domains, their weights are updated and the sum over them is multiplied by n / k.
+    """
 
     @dataclass(frozen=True)
     class Settings:
@@ -81,7 +84,9 @@ class GroupDRO(Method):
         pairs = zip(batch.split(output), batch.split(batch.y), strict=True)
         risks = torch.stack([self.task.loss(o, y) for o, y in pairs])  # (n,)
         with torch.no_grad():
-            self.q.mul_((self.settings.eta * parallel.mean(risks)).exp())
+            places = batch.places()
+            self.q.index_copy_(0, places, self.q[places] * (self.settings.eta * parallel.mean(risks)).exp())
             self.q.div_(self.q.sum())
-        self.optimizer.minimize(with_auxiliary(risks @ self.q, side))
+            weights = self.q[places] * (len(self.q) / len(risks))
+        self.optimizer.minimize(with_auxiliary(risks @ weights, side))
         return {"risk": risks.mean().detach(), "worst": risks.max().detach()}

@@ -22,7 +22,8 @@ from holdfast.nn.heads import Head
 class Fishr(Method):
     """Minimise risk + weight * mean_i |v_i - mean v|^2 (Rame et al., 2022).
 
-    v_i is the variance over the examples of domain i of the gradient of the last layer, smoothed over steps.
+    v_i is the variance over the examples of domain i of the gradient of the last layer, smoothed over the steps that
+    have the domain. The averages start at zero; those of domains with fewer steps are scaled to the longest of a batch.
     """
 
     @dataclass(frozen=True)
@@ -35,15 +36,18 @@ class Fishr(Method):
     min_domains = 2
     capturable = True
     average: Tensor  # (n, p) smoothed variances
+    visits: Tensor  # (n,) steps that had the domain
 
     def setup(self) -> None:
         self.anneal, self.steps = self.optimizer.settings.step_at(self.settings.anneal), 0
         self.register_buffer("average", torch.zeros(0))
+        self.register_buffer("visits", torch.zeros(0))
 
     def begin_stage(self, info: StageInfo) -> None:
         size = sum(p.numel() for p in self._last_layer().values())
         device = next(self.model.head.parameters()).device
         self.average = torch.zeros(len(info.train_domains), size, device=device)
+        self.visits = torch.zeros(len(info.train_domains), device=device)
 
     def _last_layer(self) -> dict[str, Tensor]:
         """Return the parameters of the head's last layer by their names in the head."""
@@ -61,10 +65,14 @@ class Fishr(Method):
         with tape() as side:
             z = self.model.features(batch.x)  # (b, d)
         risk = self.task.loss(self.model.head(z), batch.y)
-        smooth = ema * self.average + (1 - ema) * self.variance(z, batch)  # (n, p)
+        places = batch.places()  # of the k domains of the batch
+        smooth = ema * self.average[places] + (1 - ema) * self.variance(z, batch)  # (k, p)
         with torch.no_grad():
-            self.average.copy_(parallel.mean(smooth))
-        scaled = smooth / (1 - ema)  # undo the factor 1 - ema on the gradient of the newest variance
+            self.average.index_copy_(0, places, parallel.mean(smooth))
+            self.visits.index_add_(0, places, self.visits.new_ones(len(places)))
+            filled = 1 - ema ** self.visits[places]  # (k,) what an average that starts at zero has of its limit
+        # undo the factor 1 - ema on the gradient of the newest variance
+        scaled = smooth / (1 - ema) * (filled.max() / filled)[:, None]
         penalty = (scaled - scaled.mean(dim=0)).pow(2).mean(dim=1).mean()
         weight = self.settings.weight if self.steps >= self.anneal else 0.0
         self.optimizer.minimize(with_auxiliary(risk + weight * penalty, side))

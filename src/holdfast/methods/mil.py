@@ -183,12 +183,16 @@ class MIL(Method):
         return {"risk": risk.detach()}
 
     def _next_domain(self, batch: DomainBatch) -> int:
-        """Return a random domain that stays the same for `iterations` steps."""
-        if self.remaining == 0:
+        """Return the position in the batch of a random domain that stays the same for `iterations` steps.
+
+        Another one is drawn earlier if a batch has some of the domains and not this one.
+        """
+        places = list(range(len(batch.sizes))) if batch.drawn is None else batch.drawn.tolist()
+        if self.remaining == 0 or self.held_out not in places:
             with use_shared_rng():
-                self.held_out, self.remaining = int(torch.randint(len(batch.sizes), ())), self.iterations
+                self.held_out, self.remaining = places[int(torch.randint(len(places), ()))], self.iterations
         self.remaining -= 1
-        return self.held_out
+        return places.index(self.held_out)
 
     def _meta_step(self, batch: DomainBatch, held_out: int) -> Metrics:
         others, _ = batch.hold_out(held_out)
@@ -287,7 +291,8 @@ class MIL(Method):
             share = 0.5 if balanced else batch.sizes[held_out] / len(fused)
             loss = 1 / (1 + share * (1 - share) * result.ratio.clamp(min=0))
             return loss, _both_sides(result.margins > 0, batch, held_out)
-        logits = self.critics[held_out](fused)[:, 0]
+        critic = held_out if batch.drawn is None else int(batch.drawn[held_out])
+        logits = self.critics[critic](fused)[:, 0]
         sign = torch.cat([logits.new_full((n,), 1.0 if i == held_out else -1.0) for i, n in enumerate(batch.sizes)])
         losses = F.softplus(-sign * logits)
         right = torch.where(sign > 0, logits > 0, logits <= 0)

@@ -1,5 +1,7 @@
 """Unlabelled groups at the end of a batch, for methods that align the features of domains."""
 
+from dataclasses import replace
+
 import torch
 
 from holdfast.core import inputs
@@ -25,4 +27,4 @@ def with_control(batch: DomainBatch, groups: int, choice: str) -> DomainBatch:
     count, total = labelled_count(batch, groups), len(batch.y)
     drawn = torch.randint(count, (total - count,))
     rows = torch.cat([torch.arange(count), drawn])
-    return DomainBatch(inputs.take(batch.x, rows.to(batch.y.device)), batch.y, batch.domains, batch.sizes)
+    return replace(batch, x=inputs.take(batch.x, rows.to(batch.y.device)))

@@ -22,6 +22,7 @@ from holdfast.core.errors import Damaged
 from holdfast.core.inputs import Inputs
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import Dataset
+from holdfast.defaults import default_plan
 from holdfast.models.mixture import calibrated
 from holdfast.nn.model import Model
 from holdfast.protocols.plan import Stage
@@ -36,7 +37,6 @@ from holdfast.train.work import run_all
 
 FILE = "leftout.safetensors"
 ROWS = 4000  # stored rows of left-out domains, and stored validation rows, at most
-PLAN = "leave-one-out"
 AXES = 16  # principal axes of the features of the saved model
 MAX_AXES = 1 << 23  # numbers of all axes; wider features are not stored
 
@@ -161,17 +161,21 @@ def collect(records: Sequence[RunRecord], runs: Mapping[str, RunRecord], workspa
 def train_left_out(spec: Spec, workspace: Workspace, *, watch: ProgressListener | None = None) -> CollectedRuns | None:
     """Train a configuration with each domain left out in turn, in `workspace.out`; finished runs are not repeated."""
     runs = replace(workspace, keep_outputs=True, analyse=(), weight_limits={})
-    jobs = resolve(Request(specs=(replace(spec, plan=PLAN, plan_args={}, select=Spec.select),)), runs)
+    plan = default_plan(len(workspace.dataset.domains))
+    jobs = resolve(Request(specs=(replace(spec, plan=plan, plan_args={}, select=Spec.select),)), runs)
     records = run_all(jobs, runs, watch=watch)
     return collect(records, {}, runs)
+
+
+Pairs = dict[str, tuple[np.ndarray, np.ndarray]]  # domain -> rows, outputs
 
 
 @dataclass(frozen=True, eq=False)
 class _Run:
     """Outputs and rows of one run, per domain."""
 
-    targets: dict[str, tuple[np.ndarray, np.ndarray]]  # left-out domain -> rows, outputs
-    valid: dict[str, tuple[np.ndarray, np.ndarray]]
+    targets: Pairs  # of the left-out domains
+    valid: Pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,7 +268,16 @@ def _read(record: RunRecord, runs: Mapping[str, RunRecord], workspace: Workspace
         {name: (rows, outputs[split][name]) for name, rows in each.items()}
         for split, each in (("test", test), ("valid", valid))
     )
-    return _Run(test, valid)
+    return _Run(_by_domain(test, dataset), valid)
+
+
+def _by_domain(scored: Pairs, dataset: Dataset) -> Pairs:
+    """Return rows and outputs per domain, also of small domains that are scored together."""
+    pairs = {name: pair for name, pair in scored.items() if name in dataset.domains}
+    for rows, outputs in (pair for name, pair in scored.items() if name not in pairs):
+        codes = dataset.domain[rows]
+        pairs |= {dataset.domains[code]: (rows[codes == code], outputs[codes == code]) for code in np.unique(codes)}
+    return pairs
 
 
 def _stage(record: RunRecord, workspace: Workspace) -> Stage:

@@ -15,6 +15,7 @@ from holdfast.core.stopping import stop_all_if_requested, stop_if_requested
 from holdfast.core.tape import tape
 from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
+from holdfast.defaults import FEW_DOMAINS
 from holdfast.methods.base import Method
 from holdfast.nn.memory.read import HasMemory
 from holdfast.protocols.fit import Diverged
@@ -34,26 +35,38 @@ def outputs(method: Method, examples: Examples, rows: np.ndarray) -> Tensor:
     return _map(method, examples, rows, lambda x, y: method.predict(x))
 
 
-def validation_outputs(method: Method, examples: Examples, part: Part, task: Task) -> tuple[Tensor, Tensor]:
-    """Return (n, k) the task's statistics of plain predictions, and the targets."""
-    return _map_part(method, examples, part, lambda x, y: task.stats(method.predict(x), y))
+def validation_outputs(
+    method: Method, examples: Examples, parts: Sequence[Part], task: Task
+) -> list[tuple[Tensor, Tensor]]:
+    """Return per part (n, k) the task's statistics of plain predictions, and the targets."""
+    return _map_parts(method, examples, parts, lambda x, y: task.stats(method.predict(x), y))
 
 
-def evaluation_outputs(method: Method, examples: Examples, part: Part, task: Task) -> tuple[Tensor, Tensor]:
-    """Return (n, k) the task's statistics of its complete evaluation, such as generated responses, and the targets."""
-    return _map_part(method, examples, part, lambda x, y: task.evaluate(method.deployed, x, y))
+def evaluation_outputs(
+    method: Method, examples: Examples, parts: Sequence[Part], task: Task
+) -> list[tuple[Tensor, Tensor]]:
+    """Return per part (n, k) the task's statistics of its complete evaluation, such as responses, and the targets."""
+    return _map_parts(method, examples, parts, lambda x, y: task.evaluate(method.deployed, x, y))
 
 
 def score(
     method: Method, examples: Examples, domains: Sequence[Part], task: Task, names: Sequence[str]
 ) -> dict[str, Scores]:
     """Return the named metrics per domain."""
-    return {part.domain: task.scores(*evaluation_outputs(method, examples, part, task), names) for part in domains}
+    pairs = zip(domains, evaluation_outputs(method, examples, domains, task), strict=True)
+    return {part.domain: task.scores(*pair, names) for part, pair in pairs}
 
 
-def _map_part(method: Method, examples: Examples, part: Part, function: Function) -> tuple[Tensor, Tensor]:
-    rows = examples.rows_of(part)
-    return _map(method, examples, rows.numpy(), function), examples.targets(rows).cpu()
+def _map_parts(
+    method: Method, examples: Examples, parts: Sequence[Part], function: Function
+) -> list[tuple[Tensor, Tensor]]:
+    """Evaluate each part in its own batches; many parts share batches unless predictions depend on the batch."""
+    rows = [examples.rows_of(part) for part in parts]
+    if len(parts) <= FEW_DOMAINS or method.deployed.prediction_batch is not None:
+        values = [_map(method, examples, each.numpy(), function) for each in rows]
+    else:
+        values = _map(method, examples, torch.cat(rows).numpy(), function).split(list(map(len, rows)))
+    return [(value, examples.targets(each).cpu()) for value, each in zip(values, rows, strict=True)]
 
 
 def _map(method: Method, examples: Examples, rows: np.ndarray, function: Function) -> Tensor:

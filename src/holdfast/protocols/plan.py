@@ -8,6 +8,9 @@ import numpy as np
 
 from holdfast.core.errors import BadInput
 from holdfast.data.splits import Part, RowsByDomain
+from holdfast.defaults import FEW_DOMAINS
+
+TITLE_LENGTH = 40  # characters of the title of an episode
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +46,14 @@ class Stage:
 class Episode:
     """One training; a stream has one stage per domain."""
 
-    name: str
+    name: str  # part of the identity of a record
     stages: tuple[Stage, ...]
+    label: str = ""  # a readable name; default: the name, shortened if it lists many domains
+
+    @property
+    def title(self) -> str:
+        """Return a short readable name for progress, tables and messages."""
+        return self.label or short_title(self.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +70,22 @@ class Plan(Protocol):
     def episodes(self, domains: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
         """Yield the episodes; with `oracle` their stages have target rows to select by."""
         ...
+
+
+def short_title(name: str) -> str:
+    """Shorten the name of an episode that lists many domains: `a+b+c+d-to-e` is `4 domains to e`."""
+    if len(name) <= TITLE_LENGTH:
+        return name
+    if ">" in name:
+        names = name.split(">")
+        return f"{_first(names[0])} to {_first(names[-1])}, {len(names)} stages"
+    sources, to, targets = name.partition("-to-")
+    sides = [f"{count} domains" if (count := side.count("+") + 1) > 2 else _first(side) for side in (sources, targets)]
+    return " to ".join(sides) if to else _first(name)
+
+
+def _first(name: str) -> str:
+    return name if len(name) <= TITLE_LENGTH else f"{name[: TITLE_LENGTH - 3]}..."
 
 
 def _shared(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -82,25 +107,26 @@ def score_known_classes(
 ) -> tuple[Episode, dict[str, dict[str, int]]]:
     """Leave test rows out whose class is in no training row, since no model can predict it.
 
-    Returns the episode, and per domain the number of omitted test rows per class. Raises if no test row of a domain
-    is left.
+    Returns the episode, and per domain the number of omitted test rows per class. A domain without a test row that is
+    left is not scored if more than `FEW_DOMAINS` are; with fewer domains this is an error.
     """
     known = np.unique(y[np.concatenate([rows_of(stage.train) for stage in episode.stages])])
     omitted: dict[str, dict[str, int]] = {}
     stages = []
     for stage in episode.stages:
+        many = len(stage.test) > FEW_DOMAINS
         for part in stage.test:
             codes = y[part.rows]
             new, counts = np.unique(codes[~np.isin(codes, known)], return_counts=True)
             if len(new):
                 omitted[part.domain] = {classes[int(i)]: int(n) for i, n in zip(new, counts, strict=True)}
-            if len(codes) and counts.sum() == len(codes):
+            if len(codes) and counts.sum() == len(codes) and not many:
                 names = ", ".join(omitted[part.domain])
                 where = f"no class of domain '{part.domain}' ({names}) occurs in its training domains ({episode.name})"
                 raise BadInput(f"{where}: write equal classes alike, or remove the domain")
         test = (Part(part.domain, part.rows[np.isin(y[part.rows], known)]) for part in stage.test)
-        stages.append(replace(stage, test=tuple(test)))
-    return (Episode(episode.name, tuple(stages)), omitted) if omitted else (episode, omitted)
+        stages.append(replace(stage, test=tuple(part for part in test if len(part) or not many)))
+    return (replace(episode, stages=tuple(stages)), omitted) if omitted else (episode, omitted)
 
 
 def require_domains(domains: RowsByDomain, least: int, plan: str) -> None:

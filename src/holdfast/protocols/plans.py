@@ -9,16 +9,26 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator
 from holdfast.data.splits import DomainRows, Part, RowsByDomain
+from holdfast.defaults import FEW_DOMAINS
 from holdfast.protocols.plan import Episode, Stage, check_domain_names, require_domains
 
 Parts = tuple[Part, ...]
 
 
 def _split(groups: Sequence[DomainRows | Part], valid: float, seed: int) -> tuple[Parts, Parts]:
-    """Split the rows of every domain into training and validation rows."""
+    """Split the rows of every domain into training and validation rows.
+
+    Of more than `FEW_DOMAINS` domains, one with a single row only trains, and one without a row to train on is left
+    out; with fewer domains both are errors.
+    """
+    train, chosen = _pairs(groups, valid, seed, needs_both=len(groups) <= FEW_DOMAINS)
+    return (train, chosen) if chosen else _pairs(groups, valid, seed, needs_both=True)  # raises
+
+
+def _pairs(groups: Sequence[DomainRows | Part], valid: float, seed: int, *, needs_both: bool) -> tuple[Parts, Parts]:
     rows = [group if isinstance(group, DomainRows) else DomainRows(group.domain, group.rows, {}) for group in groups]
-    pairs = [group.train_valid(valid, seed) for group in rows]
-    return tuple(train for train, _ in pairs), tuple(chosen for _, chosen in pairs)
+    pairs = [group.train_valid(valid, seed, needs_both=needs_both) for group in rows]
+    return tuple(train for train, _ in pairs if len(train)), tuple(chosen for _, chosen in pairs if len(chosen))
 
 
 def _split_three(groups: Sequence[DomainRows], valid: float, test: float, seed: int) -> tuple[Parts, Parts, Parts]:
@@ -27,7 +37,7 @@ def _split_three(groups: Sequence[DomainRows], valid: float, test: float, seed: 
     return tuple(t for t, _, _ in triples), tuple(v for _, v, _ in triples), tuple(s for _, _, s in triples)
 
 
-def _unseen_stage(
+def unseen_stage(
     sources: Sequence[DomainRows], targets: Sequence[DomainRows], *, valid: float, seed: int, oracle: bool,
     inside: bool = False, scored: str = "test",
 ) -> Stage:  # fmt: skip
@@ -36,7 +46,7 @@ def _unseen_stage(
     test: Parts = tuple(target.test_part(scored) for target in targets)
     shown: Parts = ()
     if oracle or inside:
-        test, shown = _split(test, valid, seed)
+        test, shown = _pairs(test, valid, seed, needs_both=len(sources) + len(targets) <= FEW_DOMAINS)
     return Stage(train, chosen, test, shown if oracle else ())
 
 
@@ -54,7 +64,7 @@ class LeaveOneOut:
         check_domain_names(self.targets, domains)
         for target in self.targets or tuple(domains):
             sources = [rows for name, rows in domains.items() if name != target]
-            stage = _unseen_stage(
+            stage = unseen_stage(
                 sources, [domains[target]], valid=self.valid, seed=seed,
                 oracle=oracle, inside=self.inside, scored=self.scored,
             )  # fmt: skip
@@ -79,7 +89,7 @@ class CrossDataset:
         both = sorted(set(sources) & set(self.targets))
         if both or not sources:
             raise BadInput(f"sources and targets must differ and not be empty; in both: {both or 'none'}")
-        stage = _unseen_stage(
+        stage = unseen_stage(
             [domains[s] for s in sources], [domains[t] for t in self.targets],
             valid=self.valid, seed=seed, oracle=oracle,
         )  # fmt: skip
@@ -218,7 +228,7 @@ class SingleSource:
         check_domain_names(self.sources, domains)
         for source in self.sources or tuple(domains):
             others = [rows for name, rows in domains.items() if name != source]
-            stage = _unseen_stage([domains[source]], others, valid=self.valid, seed=seed, oracle=oracle)
+            stage = unseen_stage([domains[source]], others, valid=self.valid, seed=seed, oracle=oracle)
             if self.outside:
                 inside, outside = _split(others, self.valid, seed)
                 stage = replace(stage, test=outside, oracle=inside if oracle else ())

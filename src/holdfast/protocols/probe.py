@@ -25,8 +25,9 @@ SETTINGS = OptimizerSettings(lr=3e-3, schedule="linear", steps=500, decay="weigh
 
 
 def fit_neck_and_head(
-    method: Method, task: Task, examples: Examples, domains: Sequence[Part], size: int, *, generator: torch.Generator
-) -> None:
+    method: Method, task: Task, examples: Examples, domains: Sequence[Part], size: int, *, generator: torch.Generator,
+    domains_per_step: int = 0,
+) -> None:  # fmt: skip
     """Minimise the task's loss on cached features of the training rows, `size` per domain and step.
 
     The backbone does not change. Copies of neck and head in the method receive the fitted parameters.
@@ -40,7 +41,7 @@ def fit_neck_and_head(
     copies = equal_copies(method, [model.neck, model.head])
     training = method.training
     method.eval()
-    batches = _feature_batches(method, examples, domains, size, generator)
+    batches = _feature_batches(method, examples, domains, size, generator, domains_per_step)
     model.neck.train()
     model.head.train()
     optimizer = Optimizer(SETTINGS, parameters)
@@ -56,8 +57,9 @@ def fit_neck_and_head(
 
 
 def _feature_batches(
-    method: Method, examples: Examples, domains: Sequence[Part], size: int, generator: torch.Generator
-) -> Batches:
+    method: Method, examples: Examples, domains: Sequence[Part], size: int, generator: torch.Generator,
+    domains_per_step: int,
+) -> Batches:  # fmt: skip
     """Encode the training rows once and return batches of their features."""
     rows = [examples.rows_of(part) for part in domains]
     features = examples.map(method.model.encode, torch.cat(rows).numpy(), shared=True)  # (n, d)
@@ -66,4 +68,4 @@ def _feature_batches(
     encoded = [Part(part.domain, indices) for part, indices in zip(domains, positions, strict=True)]
     store, y = TensorStore(features), examples.targets(torch.cat(rows))
     stored = Examples(store, y, tuple(examples.index), device=examples.device)
-    return Batches(stored, encoded, size, generator=generator)
+    return Batches(stored, encoded, size, generator=generator, domains_per_step=domains_per_step)

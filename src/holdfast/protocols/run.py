@@ -1,7 +1,7 @@
 """Run of one episode, from the first batch to the last score. Only this module opens test data."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -19,11 +19,13 @@ from holdfast.nn.memory.recall import Recall
 from holdfast.protocols.collapse import adaptation_mix
 from holdfast.protocols.evaluate import check_memory, evaluation_outputs, score, validation_outputs
 from holdfast.protocols.fit import FitResult, fit
+from holdfast.protocols.groups import source_folds
 from holdfast.protocols.initialise import initialise_parts
 from holdfast.protocols.plan import Episode, PastStages, Stage, rows_of
 from holdfast.protocols.probe import fit_neck_and_head
 from holdfast.protocols.recall import adapt_prototypes, attach, forget_unlabelled, observe_unlabelled
 from holdfast.protocols.resume import Saver
+from holdfast.protocols.small import pool_small
 from holdfast.protocols.select import Selection, across_folds, newest
 from holdfast.record import packed
 from holdfast.spec import Spec
@@ -67,19 +69,20 @@ def run(
     """
     saver = saver or Saver(None)
     trainer = _Trainer(make, task, spec, selection, transform)
+    per_step = spec.domains_per_step
     done: list[dict[str, Any]] = saved["run"]["done"] if saved else []
     method, first = make(), 0 if past is None else past.count
     current, before = first + len(done), {}
     if past is not None:
         stage = episode.stages[0]
         before = {"before": score(method, examples, (*stage.test, *stage.valid), task, task.metrics)}
-        method.begin_stage(StageInfo(0, _names(past.data)))
+        method.begin_stage(StageInfo(0, _names(past.data), domains_per_step=per_step))
         if past.data and not saved:  # a checkpoint has the state after it
             method.end_stage(examples.one_pass(past.data, spec.batch))
     for index, stage in enumerate(episode.stages, start=first):
         _check_stage(stage, examples)
         words = tuple if following is None else partial(following.words, stage.train)
-        method.begin_stage(StageInfo(index, _names(stage.train), words, len(_unlabelled(method, stage))))
+        method.begin_stage(StageInfo(index, _names(stage.train), words, len(_unlabelled(method, stage)), per_step))
         if index < current:
             continue  # the checkpoint has the state after this stage
         examples = examples if following is None else following.examples(method)
@@ -127,18 +130,21 @@ class _Trainer:
         initialise_parts(method, examples, stage.train, self.spec.batch, generator=own)
         if self.spec.tune == "lp-ft" and index == 0:
             own = generator(self.spec.seed, "probe")
-            fit_neck_and_head(method, self.task, examples, stage.train, self.spec.batch, generator=own)
+            size, per_step = self.spec.batch, self.spec.domains_per_step
+            fit_neck_and_head(method, self.task, examples, stage.train, size, generator=own, domains_per_step=per_step)
 
-    def fit(self, method: Method, stage: Stage, index: int, examples: Examples, **loop: Any) -> FitResult:
+    def fit(
+        self, method: Method, stage: Stage, index: int, examples: Examples, *, label: str = "", **loop: Any
+    ) -> FitResult:
         """Train one stage."""
         task, spec = self.task, self.spec
-        domains = self._validation_rows(stage)
+        domains = self._validation_rows(stage, label)
         metric = task.validation_metric(spec.metric)
 
         def validate() -> tuple[dict[str, float], dict[str, float]]:
             scores, losses = {}, {}
-            for part in domains:
-                stats, y = validation_outputs(method, examples, part, task)
+            outputs = validation_outputs(method, examples, domains, task)
+            for part, (stats, y) in zip(domains, outputs, strict=True):
                 losses[part.domain] = float(task.loss_from_stats(stats, y))
                 if not math.isfinite(losses[part.domain]):
                     return scores, losses  # the loop raises
@@ -148,16 +154,18 @@ class _Trainer:
 
         names = (spec.seed, "batches", index)
         local = generator(*names, parallel.rank(), "own") if parallel.active() else None
+        unlabelled = _unlabelled(method, stage)
         batches = Batches(
-            examples, (*stage.train, *_unlabelled(method, stage)), spec.batch,
+            examples, (*stage.train, *unlabelled), spec.batch,
             generator=generator(*names, 0),  # equal in all processes, which take different rows
             transform_generator=local, transform=self.transform,
             augment=task.augment if isinstance(task, Augmenting) else None,
+            domains_per_step=spec.domains_per_step, always=len(unlabelled),
         )  # fmt: skip
         return fit(method, batches, validate, every=spec.every, patience=spec.patience, compile=spec.compile, **loop)
 
-    def _validation_rows(self, stage: Stage) -> tuple[Part, ...]:
-        """Return the rows that the selection is scored on."""
+    def _validation_rows(self, stage: Stage, label: str) -> tuple[Part, ...]:
+        """Return the rows that the selection is scored on, those of many small domains together."""
         scored_on = self.selection.scored_on
         domains = stage.oracle if scored_on == "oracle" else stage.valid
         if scored_on == "current":
@@ -165,27 +173,31 @@ class _Trainer:
         if not domains:
             fix = "use another --select, such as train-validation, or another --plan"
             raise BadInput(f"this protocol has no rows to select a step on ('{scored_on}'): {fix}")
-        return domains
+        return pool_small(domains, len({*_names(domains), *_names(stage.train)}), label=label)
 
     def steps_by_folds(self, stage: Stage, index: int, examples: Examples, saver: Saver, *, is_new: bool) -> int:
-        """Return the number of steps with the best mean score when each source in turn is left out.
+        """Return the number of steps with the best mean score when each fold of the sources in turn is left out.
 
         Every fold has a checkpoint of its own, so that finished folds are not repeated.
         """
         histories = []
-        for number, held_out in enumerate(stage.train):
-            rows = rows_of([part for part in (*stage.train, *stage.valid) if part.domain == held_out.domain])
-            others = tuple(part for part in stage.train if part.domain != held_out.domain)
-            fold = Stage(others, (Part(held_out.domain, rows),), (), unlabelled=stage.unlabelled)
+        for number, names in enumerate(source_folds(stage.train)):
+            parts = [part for part in (*stage.train, *stage.valid) if part.domain in names]
+            rows = {name: rows_of([part for part in parts if part.domain == name]) for name in names}
+            others = tuple(part for part in stage.train if part.domain not in rows)
+            held_out = tuple(Part(name, each) for name, each in rows.items())
+            fold = Stage(others, held_out, (), unlabelled=stage.unlabelled)
+            label = f"fold {number + 1}"
             method = self.make()
             _check_stage(fold, examples)
-            method.begin_stage(StageInfo(index, _names(others), unlabelled=len(_unlabelled(method, stage))))
+            unlabelled, per_step = len(_unlabelled(method, stage)), self.spec.domains_per_step
+            method.begin_stage(StageInfo(index, _names(others), tuple, unlabelled, per_step))
             fold_saver = saver.fold(f"{index}-{number}")
             saved = fold_saver.load()
             if saved is None:
                 self.initialise(method, fold, index, examples)
             fitted = self.fit(
-                method, fold, index, examples, steps=self.spec.steps, choose=newest, saver=fold_saver,
+                method, fold, index, examples, label=label, steps=self.spec.steps, choose=newest, saver=fold_saver,
                 saved=saved["fit"] if saved else None,
             )  # fmt: skip
             saver.spent += fold_saver.spent if is_new else 0.0  # a checkpoint of the run includes it already
@@ -208,14 +220,13 @@ def _result(
     followed: tuple[Part, ...],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the scores of a stage; a transductive memory follows `followed`, or else the part that it predicts."""
-    evaluated: dict[str, dict[str, tuple[Tensor, Tensor]]] = {"test": {}, "valid": {}}
-    for split, domains in (("test", stage.test), ("valid", stage.valid)):
-        for part in domains:
-            if not followed:
-                observe_unlabelled(method, examples, part.rows)
-            evaluated[split][part.domain] = evaluation_outputs(method, examples, part, task)
-            if outputs is not None:
-                outputs[f"{split}/{part.domain}"] = evaluated[split][part.domain][0]
+    scored = {"test": stage.test, "valid": pool_small(stage.valid, len({*_names(stage.valid), *_names(stage.train)}))}
+    evaluated: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
+    for split, parts in scored.items():
+        pairs = _evaluate(method, examples, parts, task, observes=not followed)
+        evaluated[split] = dict(zip(_names(parts), pairs, strict=True))
+        if outputs is not None:
+            outputs |= _per_domain(f"{split}/", getattr(stage, split), evaluated[split], examples)
     if evaluated["valid"] and task.predicts:
         task = task.calibrated(*map(torch.cat, zip(*evaluated["valid"].values(), strict=True)))
     scores = {
@@ -224,7 +235,7 @@ def _result(
     }
     correct = {domain: task.correct(*pair) for domain, pair in evaluated["test"].items()}
     summaries = {domain: summary for domain, pair in evaluated["test"].items() if (summary := task.summary(*pair))}
-    splits = {"train": stage.train, "valid": stage.valid, "test": stage.test}
+    splits = {"train": stage.train, **scored}
     splits |= {"unlabelled": used} if (used := _unlabelled(method, stage) or followed) else {}
     return {
         "train": list(_names(stage.train)),
@@ -238,6 +249,33 @@ def _result(
         "sizes": {split: {part.domain: len(part) for part in domains} for split, domains in splits.items()},
         **({"adapted": adaptation_mix(method, examples, stage.valid, used)} if used else {}),
     }
+
+
+def _evaluate(
+    method: Method, examples: Examples, parts: Sequence[Part], task: Task, *, observes: bool
+) -> list[tuple[Tensor, Tensor]]:
+    """Return statistics and targets per part; a transductive memory that observes is filled with each part first."""
+    recall = method.deployed.recall
+    if not observes or recall is None or not recall.transductive:
+        return evaluation_outputs(method, examples, parts, task)
+    pairs = []
+    for part in parts:
+        observe_unlabelled(method, examples, part.rows)
+        pairs += evaluation_outputs(method, examples, [part], task)
+    return pairs
+
+
+def _per_domain(
+    prefix: str, parts: Sequence[Part], evaluated: Mapping[str, tuple[Tensor, Tensor]], examples: Examples
+) -> dict[str, Tensor]:
+    """Return the statistics per part; those of parts that are scored together are the last ones."""
+    stats = {part.domain: evaluated[part.domain][0] for part in parts if part.domain in evaluated}
+    pooled = [part for part in parts if part.domain not in evaluated]
+    if pooled:
+        (values,) = (values for name, (values, _) in evaluated.items() if name not in stats)
+        sizes = [len(examples.rows_of(part)) for part in pooled]
+        stats |= dict(zip(_names(pooled), values.split(sizes), strict=True))
+    return {f"{prefix}{name}": value.contiguous() for name, value in stats.items()}
 
 
 def _check_stage(stage: Stage, examples: Examples) -> None:

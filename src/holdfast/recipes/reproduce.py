@@ -154,7 +154,7 @@ def missing_option(job: TableJob, options: Mapping[str, Any]) -> str:
 
 def _equals_baseline(spec: Spec, workspace: Workspace) -> str:
     """Return why a row has too few domains or would train exactly as the baseline, or an empty string."""
-    sources = training_domains(workspace.episodes(spec), spec.select)
+    sources = training_domains(workspace.episodes(spec), spec.select, spec.domains_per_step)
     reason, _, _ = exclusion_reason(spec.method, spec, sources).partition(" (")  # the rows do not allow its fix
     return reason
 

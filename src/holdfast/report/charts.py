@@ -11,15 +11,18 @@ from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.labels import grouped
 from holdfast.report.plots import DOTTED, add_series, escape, to_html
 from holdfast.report.statistics import mean
-from holdfast.report.table import Row, columns
+from holdfast.report.table import Row, columns, has_many
 from holdfast.report.words import format_cell, is_percent, metric_name, scaled
 
+MOST_POINTS = 150  # of a line
 Point = tuple[str, float, float]  # label, seconds, average score
 
 
 def scores_chart(rows: Sequence[Row], metric: str) -> str:
-    """Draw one point with standard error per method and target; the average comes last."""
+    """Draw one point with standard error per method and target; the average comes last. Many targets are a strip."""
     targets = columns(rows)
+    if has_many(targets):
+        return domain_strip(rows, metric)
     figure = go.Figure()
     for index, row in enumerate(rows):
         cells = [(escape(target), row.cells[target]) for target in targets if target in row.cells]
@@ -37,6 +40,30 @@ def scores_chart(rows: Sequence[Row], metric: str) -> str:
     figure.update_xaxes(type="category", categoryorder="array", categoryarray=order, range=[-0.5, len(order) - 0.5])
     figure.update_yaxes(title=metric_name(metric), range=_score_range(rows, metric))
     figure.add_vline(x=len(targets) - 0.5, line={**DOTTED, "color": "rgba(128,128,128,0.7)"})
+    return to_html(figure, "scores", height=400, legend=False)
+
+
+def domain_strip(rows: Sequence[Row], metric: str) -> str:
+    """Draw the scores of all targets per method, sorted, over their share of the targets.
+
+    Of more than `MOST_POINTS` targets, a line has evenly spaced ones.
+    """
+    figure, unit = go.Figure(), " %" if is_percent(metric) else ""
+    for index, row in enumerate(rows):
+        cells = sorted(row.cells.items(), key=lambda item: item[1].mean)
+        cells = [(place, *item) for place, item in enumerate(cells) if math.isfinite(item[1].mean)]
+        step = max(1, -(-len(cells) // MOST_POINTS))
+        chosen = [cell for i, cell in enumerate(cells) if i % step == 0 or i == len(cells) - 1]
+        add_series(
+            figure, row.label, index, [100 * (place + 0.5) / len(row.cells) for place, *_ in chosen],
+            [scaled(cell.mean, metric) for *_, cell in chosen], size=5, lines=True,
+            customdata=[[escape(target), escape(format_cell(cell, metric) + unit)] for _, target, cell in chosen],
+            hover=", %{customdata[0]}: %{customdata[1]}",
+        )  # fmt: skip
+    figure.update_xaxes(title="target domains, sorted by score (%)", range=[0, 100])
+    figure.update_yaxes(title=metric_name(metric))
+    worst = 90 if metric in LOWER_IS_BETTER else 10
+    figure.add_vline(x=worst, line={**DOTTED, "color": "rgba(128,128,128,0.7)"})
     return to_html(figure, "scores", height=400, legend=False)
 
 

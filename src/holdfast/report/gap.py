@@ -14,6 +14,7 @@ from holdfast.report.statistics import Cell, pooled, summarise
 from holdfast.report.words import format_number, is_percent
 
 IN_DOMAIN = "in-domain"  # the plan of the reference
+HELD_OUT = ("leave-one-out", "leave-groups-out")  # the plans that score every domain once, by a model without it
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def in_domain_gap(held_out: Iterable[RunRecord], in_domain: Iterable[RunRecord],
 
 
 def gaps(records: Iterable[RunRecord], metric: str) -> list[tuple[str, str, dict[str, Gap]]]:
-    """Return (label, label of the reference, domain -> gap) per configuration of the plan leave-one-out.
+    """Return (label, label of the reference, domain -> gap) per configuration of the plans in `HELD_OUT`.
 
     The reference is the same configuration run in-domain or, if that was not run (the method may need several
     domains), the in-domain baseline that shares all other settings.
@@ -62,7 +63,7 @@ def gaps(records: Iterable[RunRecord], metric: str) -> list[tuple[str, str, dict
     references = [(label, group) for label, group in groups.items() if group[0].spec.get("plan") == IN_DOMAIN]
     entries = []
     for label, group in groups.items():
-        if group[0].spec.get("plan") != "leave-one-out":
+        if group[0].spec.get("plan") not in HELD_OUT:
             continue
         same, as_baseline = (
             [(name, runs) for name, runs in references if _share_settings(runs[0], group[0], *ignored)]
@@ -95,7 +96,7 @@ def headroom_text(records: Sequence[RunRecord], metric: str) -> str:
     The reference is the baseline run in-domain or, without such runs, its score on validation rows of the training
     domains, which are easier or harder than the held-out domain for other reasons too.
     """
-    held_out = [r for r in records if r.spec.get("plan") == "leave-one-out" and r.spec["method"] == BASELINE]
+    held_out = [r for r in records if r.spec.get("plan") in HELD_OUT and r.spec["method"] == BASELINE]
     if not held_out:
         return ""
     pairs = [pair for record in held_out if (pair := _validated_and_tested(record, metric)) is not None]

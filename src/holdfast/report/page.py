@@ -25,7 +25,7 @@ from holdfast.report.runs import configurations, facts
 from holdfast.report.sections import Cell, Groups, Section
 from holdfast.report.significance import Against, against_baseline, decide
 from holdfast.report.streams import course_figures, stream_heatmap, transfers
-from holdfast.report.table import columns, costs, experiment, rows, score_matrix, source_columns
+from holdfast.report.table import costs, experiment, rows, score_matrix, shown_columns, source_columns
 from holdfast.report.terminal import Grid, grid_map
 from holdfast.report.words import format_cell, format_difference, format_number, format_p
 
@@ -79,6 +79,7 @@ def _scores(
         label for label, group in groups.items()
         if any(entry.get("valid") for r in group for stage in r.stages for entry in stage.get("history", []))
     }  # fmt: skip
+    hidden = {*shown_columns(table), *source_columns(table)}
     return {
         "headline": headline,
         "decision": (decision := decide([r for r in everything if r.spec.get("plan") != IN_DOMAIN] or records, metric)),
@@ -88,7 +89,9 @@ def _scores(
         "forest_summary": forest_summary(entries, metric) if entries else "",
         "forest_lines": forest_lines(entries, metric),
         "error_note": words.error_note(table),
-        "targets": columns(table),
+        "targets": shown_columns(table),
+        "after_targets": [name for name in words.score_columns(table, metric) if name not in hidden],
+        "columns_note": words.columns_note(table),
         "scored": "source-target pair" if all(row.paired for row in table) else "target domain",
         "source_columns": source_columns(table),
         "source_note": words.SOURCE_NOTE,

@@ -10,6 +10,7 @@ from holdfast.report.statistics import mean
 from holdfast.report.words import MISSING
 
 MAX_RUNS = 12  # runs with figures per section, so that the report stays small
+NAMED = 4  # targets in the name of a run
 
 Groups = Mapping[str, Sequence[RunRecord]]  # label -> records, in the order of the report
 Result = Mapping[str, Any]  # what an analysis stored in a record
@@ -63,13 +64,18 @@ def run_name(label: str, target: str) -> str:
     return f"{label} to {target}" if target else label
 
 
+def target_names(targets: Sequence[str]) -> str:
+    """Join the names of targets; of many, name the first and count the others."""
+    return ", ".join(targets) if len(targets) <= NAMED else f"{targets[0]} and {len(targets) - 1:,} more domains"
+
+
 def results_by_target(groups: Groups, name: str) -> Iterator[tuple[str, list[Result]]]:
     """Yield (name of method and target, results of its seeds) of one analysis."""
     for label, group in groups.items():
         by_target: dict[str, list[Result]] = {}
         for record in group:
             if (result := record.analysis.get(name)) is not None:
-                by_target.setdefault(", ".join(result["targets"]), []).append(result)
+                by_target.setdefault(target_names(result["targets"]), []).append(result)
         for target in sorted(by_target, key=natural_key):
             yield run_name(label, target), by_target[target]
 
@@ -77,7 +83,7 @@ def results_by_target(groups: Groups, name: str) -> Iterator[tuple[str, list[Res
 def select_runs(groups: Groups, name: str) -> tuple[list[RunResult], int]:
     """Return the runs whose results of an analysis are drawn, and the number of other runs that have a result."""
     selected, left_out = first_seeds(groups, lambda record: record.analysis.get(name))
-    runs = [RunResult(label, ", ".join(r["targets"]), rec.spec.get("seed"), rec.id, r) for label, rec, r in selected]
+    runs = [RunResult(label, target_names(r["targets"]), rec.spec.get("seed"), rec.id, r) for label, rec, r in selected]
     return runs, left_out
 
 

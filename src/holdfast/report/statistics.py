@@ -40,6 +40,11 @@ def mean(values: Iterable[float | None]) -> float | None:
     return math.fsum(known) / len(known) if known else None
 
 
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return a quantile, interpolated linearly between two values."""
+    return float(np.quantile(np.asarray(values, dtype=np.float64), share))
+
+
 def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
     """Student's t interval of the mean, mean ± t_{n-1} stderr; None for a single value."""
     assert 0 < level < 1, level

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.core.errors import check_known
+from holdfast.defaults import FEW_DOMAINS
 from holdfast.record import LOWER_IS_BETTER, RunRecord, Scores
 from holdfast.report.labels import BASELINE, configuration, grouped, is_combined, is_plain, is_simple, natural_key
-from holdfast.report.statistics import Cell, mean, summarise
+from holdfast.report.statistics import Cell, mean, quantile, summarise
 
 SINGLE = "single-source"  # the plan whose columns name source and target
+MOST_COLUMNS = 5  # targets of a table, where there are more than `FEW_DOMAINS`
 COSTS = ("seconds", "examples_per_second", "peak_memory_mb", "learning_parameters", "macs")
 
 
@@ -28,6 +30,8 @@ class Row:
     simple: bool = False  # whether it is a simple baseline
     combined: bool = False  # whether it combines runs of other rows
     baseline: bool = False  # whether other rows are compared with this one
+    low: Cell | None = None  # 10th percentile over targets, of the worse end, where there are many; as the average
+    sizes: dict[str, int] = field(default_factory=dict)  # target -> tested examples, where they are known
 
 
 def rows(records: Iterable[RunRecord], metric: str) -> list[Row]:
@@ -41,7 +45,9 @@ def rows(records: Iterable[RunRecord], metric: str) -> list[Row]:
     for record in records:
         comparable.setdefault(data_and_plan(record), []).append(record)
     scores = {key: _final_scores(members) for key, members in comparable.items()}
+    by_id = {record.id: record for record in records}
     targets = {key: _column_order(by_record) for key, by_record in scores.items()}
+    tested = {id: _tested(by_id[id], columns) for by_record in scores.values() for id, columns in by_record.items()}
     worst_of = max if metric in LOWER_IS_BETTER else min
     table = []
     for name, group in groups.items():
@@ -60,8 +66,22 @@ def rows(records: Iterable[RunRecord], metric: str) -> list[Row]:
         worst = worst_of(means.items(), key=lambda pair: pair[1]) if complete else None
         is_paired, is_baseline = group[0].spec.get("plan") == SINGLE, name in baselines(groups, key)
         sources, simple, combined = _source_cells(group, metric), is_simple(group[0]), is_combined(group[0])
-        table.append(Row(name, cells, average, worst, sources, is_paired, simple, combined, is_baseline))
+        complete_seeds = [s for s in by_seed.values() if len(s) == len(targets[key]) and has_many(targets[key])]
+        share = 0.9 if metric in LOWER_IS_BETTER else 0.1
+        low = summarise([quantile(list(s.values()), share) for s in complete_seeds]) if complete_seeds else None
+        sizes: dict[str, int] = {}
+        for record in group:
+            sizes |= {c: max(n, sizes.get(c, 0)) for c, n in tested[record.id].items()}
+        row = Row(name, cells, average, worst, sources, is_paired, simple, combined, is_baseline, low, sizes)
+        table.append(row)
     return table
+
+
+def _tested(record: RunRecord, scores: Mapping[str, Scores]) -> dict[str, int]:
+    """Map column to the number of tested examples; `scores` are those of the record per column."""
+    sizes = record.stages[-1].get("sizes", {}).get("test", {}) if record.stages else {}
+    names = {column: column.rpartition(">")[2] if column not in sizes else column for column in scores}
+    return {column: int(sizes[name]) for column, name in names.items() if name in sizes}
 
 
 def baselines(groups: Mapping[str, Sequence[RunRecord]], key: tuple[str, ...]) -> dict[str, RunRecord]:
@@ -94,7 +114,8 @@ def _source_cells(group: Sequence[RunRecord], metric: str) -> dict[str, Cell]:
 def _final_scores(records: Sequence[RunRecord]) -> dict[str, dict[str, Scores]]:
     """Map record id to column to scores on the test domains of the last stage."""
     last = {r.id: r.stages[-1] if r.stages else {"test": {}} for r in records}
-    runs = Counter((configuration(r), r.spec.get("seed"), d) for r in records for d in last[r.id]["test"])
+    names = {r.id: (configuration(r), r.spec.get("seed")) for r in records}
+    runs = Counter((name, d) for id, name in names.items() for d in last[id]["test"])
     ambiguous = any(count > 1 for count in runs.values())  # several episodes score one domain
     scores = {}
     for r in records:
@@ -121,6 +142,26 @@ def columns(rows: Iterable[Row]) -> list[str]:
     return list(dict.fromkeys(column for row in longest_first for column in row.cells))
 
 
+def shown_columns(rows: Sequence[Row]) -> list[str]:
+    """Return the targets that a table shows: all, or of many the largest in their order."""
+    targets = columns(rows)
+    if not has_many(targets):
+        return targets
+    sizes = {target: max((row.sizes.get(target, 0) for row in rows), default=0) for target in targets}
+    largest = set(sorted(targets, key=lambda target: -sizes[target])[:MOST_COLUMNS])
+    return [target for target in targets if target in largest]
+
+
+def has_many(targets: Sequence[str]) -> bool:
+    """Whether columns are so many domains that a table shows some; a column may name an episode or source first."""
+    return len({target.rpartition(">")[2] for target in targets}) > FEW_DOMAINS
+
+
+def low_name(metric: str) -> str:
+    """Return the name of the percentile over targets."""
+    return "90th percentile" if metric in LOWER_IS_BETTER else "10th percentile"
+
+
 def source_columns(rows: Iterable[Row]) -> list[str]:
     """Return the columns with validation scores of single training domains."""
     return sorted({column for row in rows for column in row.source_cells}, key=natural_key)
@@ -136,12 +177,17 @@ def best(means: Mapping[str, float], metric: str) -> set[str]:
 
 
 def flat_table(records: Iterable[RunRecord], metric: str) -> list[dict[str, Any]]:
-    """Return the table for `--json`: method, target, metric, mean, stderr, n; average and worst come last."""
+    """Return the table for `--json`: method, target, metric, mean, stderr, n; average and worst come last.
+
+    It has all targets, and of many also their 10th percentile.
+    """
     entries: list[dict[str, Any]] = []
     for row in rows(records, metric):
         cells = [*row.cells.items(), *row.source_cells.items()]
         if row.average is not None:
             cells.append(("average", row.average))
+        if row.low is not None:
+            cells.append((low_name(metric), row.low))
         if row.worst is not None:
             cells.append(("worst", row.cells[row.worst[0]]))
         for target, cell in cells:

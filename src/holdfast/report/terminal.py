@@ -10,8 +10,8 @@ from rich.text import Text
 
 from holdfast.report.plots import escape, heatmap, to_html
 from holdfast.report.sections import Cell
-from holdfast.report.table import Row, columns, source_columns
-from holdfast.report.words import SOURCE_NOTE, error_note, metric_name, score_lines
+from holdfast.report.table import Row, source_columns
+from holdfast.report.words import SOURCE_NOTE, columns_note, error_note, metric_name, score_columns, score_lines
 
 UNBOUNDED = 10_000  # characters: more than any table needs
 
@@ -66,14 +66,16 @@ class WrappedTable:
 def rich_table(rows: Sequence[Row], metric: str) -> WrappedTable:
     """Return the table of scores: targets, average, worst domain; the best value of a column is bold."""
     sources = source_columns(rows)
-    notes = [error_note(rows), *(["best in bold"] if len(rows) > 1 else []), *([SOURCE_NOTE] if sources else [])]
+    some = [note] if (note := columns_note(rows)) else []
+    notes = [*some, error_note(rows), *(["best in bold"] if len(rows) > 1 else []), *([SOURCE_NOTE] if sources else [])]
     lines = []
     for label, cells in score_lines(rows, metric):
         texts = [cell.text if cell.domain is None else f"{cell.text} {cell.domain}" for cell in cells]
         styled = [Text(text, style="bold" if cell.best else "") for text, cell in zip(texts, cells, strict=True)]
         lines.append([Text(label), *styled])
-    names = ["method", *columns(rows), "average", "worst", *sources]
-    return WrappedTable(names, lines, title=Text(metric_name(metric)), caption="; ".join(notes))
+    return WrappedTable(
+        ["method", *score_columns(rows, metric)], lines, title=Text(metric_name(metric)), caption="; ".join(notes)
+    )
 
 
 @dataclass(frozen=True)

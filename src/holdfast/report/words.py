@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from holdfast.record import LOWER_IS_BETTER
 from holdfast.report.statistics import Cell, pooled
-from holdfast.report.table import Row, best, columns, source_columns
+from holdfast.report.table import Row, best, columns, low_name, shown_columns, source_columns
 
 UNITS = ("rmse", "mae", "interval_width")  # in the units of the target, of any magnitude
 NOT_PERCENT = ("nll", "ece", "mcc", "loss", "perplexity", "w2v_similarity", "r2", "kappa", "rps", *UNITS)
@@ -96,14 +96,32 @@ class ScoreCell:
     domain: str | None = None  # set in the column of the worst domain
 
 
+def score_columns(rows: Sequence[Row], metric: str) -> list[str]:
+    """Return the columns of the table of scores: targets, average, worst domain, then scores of single sources.
+
+    Of many targets the table shows the largest, and the 10th percentile over all of them.
+    """
+    low = [low_name(metric)] if any(row.low is not None for row in rows) else []
+    return [*shown_columns(rows), "average", *low, "worst", *source_columns(rows)]
+
+
+def columns_note(rows: Sequence[Row]) -> str:
+    """Explain which targets a table shows; empty if it shows all."""
+    count, shown = len(columns(rows)), len(shown_columns(rows))
+    if shown == count:
+        return ""
+    return f"the {shown} largest of {count:,} target domains; average, percentile and worst are over all of them"
+
+
 def score_lines(rows: Sequence[Row], metric: str) -> list[tuple[str, list[ScoreCell]]]:
-    """Return label and cells per row: targets, average, worst domain, then validation scores of single sources."""
-    targets, sources = columns(rows), source_columns(rows)
+    """Return label and cells per row, one per name in `score_columns`."""
+    targets, sources, has_low = shown_columns(rows), source_columns(rows), any(row.low is not None for row in rows)
     best_of = {t: best({r.label: r.cells[t].mean for r in rows if t in r.cells}, metric) for t in targets}
     best_source = {
         t: best({r.label: r.source_cells[t].mean for r in rows if t in r.source_cells}, metric) for t in sources
     }
     best_average = best({r.label: r.average.mean for r in rows if r.average is not None}, metric)
+    best_low = best({r.label: r.low.mean for r in rows if r.low is not None}, metric)
     best_worst = best({r.label: r.worst[1] for r in rows if r.worst is not None}, metric)
     most = max((cell.n for row in rows for cell in row.cells.values()), default=0)
 
@@ -117,6 +135,7 @@ def score_lines(rows: Sequence[Row], metric: str) -> list[tuple[str, list[ScoreC
         domain, mean = row.worst if row.worst is not None else (None, None)
         cells = [show(row.cells.get(t), row.label in best_of[t]) for t in targets]
         cells.append(show(row.average, row.label in best_average))
+        cells += [show(row.low, row.label in best_low)] if has_low else []
         cells.append(ScoreCell(format_number(mean, metric), mean, row.label in best_worst, domain=domain))
         cells += [show(row.source_cells.get(t), row.label in best_source[t]) for t in sources]
         lines.append((row.label, cells))

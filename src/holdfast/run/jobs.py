@@ -42,18 +42,20 @@ class Job:
     episode: str
     id: str  # of the record
     stages: int = 1
+    title: str = ""  # of the episode, where it differs from its name
 
     @staticmethod
     def of(spec: Spec, episode: Episode) -> Job:
-        return Job(spec, episode.name, run_id(spec.json(), episode.name), len(episode.stages))
+        return Job(spec, episode.name, run_id(spec.json(), episode.name), len(episode.stages), episode.title)
 
     def with_spec(self, spec: Spec) -> Job:
         """Return the same episode with another spec."""
-        return Job(spec, self.episode, run_id(spec.json(), self.episode), self.stages)
+        return Job(spec, self.episode, run_id(spec.json(), self.episode), self.stages, self.title)
 
     @property
     def name(self) -> str:
-        return f"{self.spec.method} {self.episode} seed {self.spec.seed}"
+        neck = "" if self.spec.neck in ("none", "projection") else f"{self.spec.neck}+"
+        return f"{neck}{self.spec.method} {self.title or self.episode} seed {self.spec.seed}"
 
     @property
     def steps(self) -> int:

@@ -16,9 +16,9 @@ from holdfast.report.labels import BASELINE
 from holdfast.run.assemble import augmentation, try_build
 from holdfast.run.baselines import baseline_specs
 from holdfast.run.jobs import Job
-from holdfast.run.settings import make_spec, min_domains, with_method, with_rates
+from holdfast.run.settings import make_spec, min_domains, with_method, with_rates, with_slots
 from holdfast.run.slate import AUTO, choose_methods, merge_identical, training_domains
-from holdfast.run.workspace import Workspace, absent_classes_note
+from holdfast.run.workspace import Workspace, absent_classes_note, small_domains_note
 from holdfast.spec import Spec
 
 MACHINE = ("precision", "processes")  # the same experiment on another machine differs in these
@@ -123,10 +123,11 @@ def _specs(request: Request, workspace: Workspace) -> list[Spec]:
     base = make_spec(workspace.dataset, settings=others, device=workspace.device, **values)
     note = catalog.default_note(workspace.dataset.raw.kind, others.get("encoder", request.encoder), base.task)
     absent = absent_classes_note(workspace.dataset) if request.tested and base.task == "classify" else ""
-    workspace.notes += [text for text in (note, absent) if text]
+    small = small_domains_note(workspace.dataset) if request.tested else ""
+    workspace.notes += [text for text in (note, absent, small) if text]
     names = choose_methods(request.methods, base, workspace) if request.tested else request.methods
     specs = with_methods(base, names, method_args=shared["method"], neck_args=shared["neck"])
-    specs = with_rates(specs, shared["lr"])
+    specs = with_rates([with_slots(each, len(workspace.dataset)) for each in specs], shared["lr"])
     if request.tested:
         specs, workspace.identical = merge_identical(specs)
         same = workspace.identical.items()
@@ -141,10 +142,14 @@ def _settings_of(group: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_episode(spec: Spec, episode: Episode) -> None:
     """Raise unless an episode has enough training domains."""
-    needed, count = min_domains(spec.method), training_domains([episode], spec.select)
+    needed, per_step = min_domains(spec.method), spec.domains_per_step
+    if 0 < per_step < needed:
+        fix = f"use --set domains_per_step={needed} or more"
+        raise BadInput(f"method {spec.method} needs {needed} training domains per step, got {per_step}: {fix}")
+    count = training_domains([episode], spec.select)
     if count < needed:
         fix = "add domains, or use another method, --plan or --select"
-        raise BadInput(f"method {spec.method} needs {needed} training domains, but {episode.name} has {count}: {fix}")
+        raise BadInput(f"method {spec.method} needs {needed} training domains, but {episode.title} has {count}: {fix}")
 
 
 def with_methods(

@@ -1,6 +1,7 @@
 """Specs from user settings: defaults per encoder, task and tuning mode, and settings with dotted names."""
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -14,18 +15,23 @@ from holdfast.catalog.rates import DECAY, changed_rates, default_rates
 from holdfast.catalog.training import default_length, default_tune, learns, training_defaults
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput, check_known, unknown
+from holdfast.core.settings import setting_defaults
 from holdfast.data.dataset import Dataset
+from holdfast.defaults import default_domains_per_step, default_plan
 from holdfast.nn.model import check_mode
 from holdfast.run.lengths import length_settings, with_length
 from holdfast.spec import RATE_PARTS, Spec
 
+AUTO = "auto"  # the plan for the number of domains
 GROUPS = ("method", "encoder", "neck", "head", "plan", "task", "predict", "lr")
 DOMAIN_SETTINGS = ("targets", "sources", "order")  # of a plan: lists of domain names
 UNUSED = (
     "batch", "patience", "optimizer", "lr", "weight_decay", "momentum", "schedule", "warmup", "clip", "average",
-    "augment",
+    "augment", "domains_per_step",
 )  # fmt: skip
 SHARED_WITH_GENERAL = ("pooling", "length", "template", "dropout")  # settings of a text encoder that G-MAP has too
+ROWS_PER_SLOT, FEWEST_SLOTS = 8, 16  # of a memory by default
+PRODUCT_KEYS = "product-memory"  # its number of slots is a square
 ONE_STEP = {"steps": 1, "every": 1, "accumulate": 1, **{name: getattr(Spec, name) for name in UNUSED}}
 INTEGER = re.compile(r"0|-?[1-9]\d{0,15}")  # integers that keep their spelling as text
 DECIMALS = re.compile(r"\[( *-?\d*\.?\d+ *(,|(?=])))+\]")  # as [.5,.5], which is not JSON
@@ -66,7 +72,7 @@ def make_spec(
     """Build a Spec with all defaults resolved and all settings checked.
 
     `settings` holds fields of a Spec, or dotted names such as `encoder.length`; `values` are fields of a Spec, where
-    None means the default. Settings take precedence.
+    None means the default. Settings take precedence. The plan `auto` depends on the number of domains.
     """
     settings = dict(settings or {})
     encoder, tune = settings.pop("encoder", encoder), settings.pop("tune", tune)
@@ -81,6 +87,9 @@ def make_spec(
         cuda = device is not None and device.type == "cuda"
         tune = str(task_entry.defaults.get("tune", default_tune(entry, cuda=cuda)))
     weights, plan = bool(settings.get("encoder.weights")), settings.get("plan", values.get("plan"))
+    if plan == AUTO:
+        plan = default_plan(len(dataset.domains))
+        values, settings = {**values, "plan": plan}, {key: v for key, v in settings.items() if key != "plan"}
     chosen: dict[str, Any] = training_defaults(entry, tune, weights=weights, stream=plan == "stream")
     chosen |= {"task": task_name, "metric": task.metrics[0], "decay": DECAY, "lr_args": {}}
     chosen |= {key: value for key, value in task_entry.defaults.items() if key not in ("encoder", "tune")}
@@ -102,13 +111,17 @@ def make_spec(
         supported = device is not None and device.type == "cuda" and torch.cuda.is_bf16_supported()
         chosen["precision"] = "bf16" if supported and tune != "frozen" else "fp32"
     chosen["encoder_args"] = with_length(chosen.get("encoder_args", {}), entry, dataset, task=task_name)
+    if "domains_per_step" not in chosen:
+        chosen["domains_per_step"] = default_domains_per_step(len(dataset.domains), chosen.get("plan", Spec.plan))
     if learns(entry, tune) and "steps" not in chosen:
-        batch = chosen.get("batch", Spec.batch)
+        batch, per_step = chosen.get("batch", Spec.batch), chosen["domains_per_step"]
         size = batch * parallel.world_size() if isinstance(batch, int) and batch > 0 else 1  # `Spec` checks it
-        chosen = {**default_length(len(dataset), len(dataset.domains), size), **chosen}
+        per_step = per_step if isinstance(per_step, int) else 0
+        chosen = {**default_length(len(dataset), len(dataset.domains), size, per_step), **chosen}
     data = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
     spec = Spec(encoder=encoder, tune=tune, **data, **chosen)
-    (spec,) = with_rates([with_method(spec, spec.method)], spec.lr_args)
+    spec = with_slots(with_method(spec, spec.method), len(dataset))
+    (spec,) = with_rates([spec], spec.lr_args)
     check_mode(spec.tune)
     if spec.tune == "lp-ft" and not task.predicts:
         raise BadInput(f"--tune lp-ft fits a head on one feature per example, not the task {spec.task}: use full")
@@ -135,8 +148,11 @@ def spec_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     settings = {key: value for key, value in spec.items() if key not in skipped}
     for group in ("method", "encoder", "neck", "head", "task", "predict"):
         settings |= {f"{group}.{name}": value for name, value in spec.get(f"{group}_args", {}).items()}
+    slots = setting_defaults(catalog.lookup("necks", spec.get("neck", "none")).load()).get("slots", 0)
+    if slots > FEWEST_SLOTS and "slots" not in spec.get("neck_args", {}):
+        settings["neck.slots"] = slots  # of the record, which the size of other data does not limit
     settings |= length_settings(spec["encoder"], spec.get("encoder_args", {}))
-    omitted = {name: spec.get(name, getattr(Spec, name)) for name in ("decay", "average")}
+    omitted = {name: spec.get(name, getattr(Spec, name)) for name in ("decay", "average", "domains_per_step")}
     return settings | omitted | changed_rates(spec)
 
 
@@ -182,7 +198,10 @@ def _with_neck(spec: Spec, name: str) -> Spec:
         return _with_neck(with_general_model(spec), method)
     if plus:
         catalog.lookup("necks", neck)
-        return _with_neck_defaults(replace(spec, method=method, neck=neck))
+        args = spec.neck_args
+        if spec.neck not in ("none", neck):  # the number of slots belongs to the other neck
+            args = {name: value for name, value in args.items() if name != "slots"}
+        return _with_neck_defaults(replace(spec, method=method, neck=neck, neck_args=args))
     necks = required_necks(method, spec)
     if necks and spec.neck == "none":
         return _with_neck_defaults(replace(spec, method=method, neck=necks[0]))
@@ -212,6 +231,21 @@ def _with_neck_defaults(spec: Spec) -> Spec:
     if spec.tune != "frozen" and spec.encoder != "features":  # its features change while the memory is used
         changed |= {name: value for entry in entries for name, value in entry.tuned_neck_args.items()}
     return replace(spec, neck_args={**changed, **spec.neck_args}) if changed else spec
+
+
+def with_slots(spec: Spec, rows: int) -> Spec:
+    """Limit the default number of slots of a memory to one per `ROWS_PER_SLOT` rows of the data.
+
+    A number that is set stays, and so does the memory of a stream, which may grow.
+    """
+    defaults = setting_defaults(catalog.lookup("necks", spec.neck).load()) | catalog.lookup("necks", spec.neck).preset
+    slots = defaults.get("slots")
+    if not isinstance(slots, int) or "slots" in spec.neck_args or spec.plan == "stream":
+        return spec
+    limit = max(FEWEST_SLOTS, min(rows, spec.rows or rows) // ROWS_PER_SLOT)
+    if spec.neck == PRODUCT_KEYS:  # n * n slots for n keys per side, of which `top` are read
+        limit = max(math.isqrt(limit), int(spec.neck_args.get("top", defaults["top"]))) ** 2
+    return spec if limit >= slots else replace(spec, neck_args={**spec.neck_args, "slots": limit})
 
 
 def required_necks(method: str, spec: Spec) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from holdfast.catalog.entry import MethodEntry
 from holdfast.catalog.methods import DEFAULT_SLATE
 from holdfast.catalog.rates import default_rates
 from holdfast.core.errors import BadInput
+from holdfast.protocols.groups import source_folds
 from holdfast.protocols.plan import Episode
 from holdfast.run.settings import min_domains, required_necks, with_general_model, with_method
 from holdfast.run.workspace import Workspace
@@ -28,10 +29,16 @@ PLAIN_NECKS = ("none", "projection")  # a system of the slate replaces them by i
 TRANSFORMERS = ("minilm", "mpnet", "hf:", "vit")  # prefixes of encoders that can contain experts
 
 
-def training_domains(episodes: Iterable[Episode], select: str) -> int:
-    """Return the smallest number of domains that any stage trains on, folds of the selection included."""
-    fewest = min(len(stage.train) for episode in episodes for stage in episode.stages)
-    return fewest - (catalog.lookup("selections", select).load().scored_on == "folds")
+def training_domains(episodes: Iterable[Episode], select: str, per_step: int = 0) -> int:
+    """Return the smallest number of domains that any step trains on, folds of the selection included.
+
+    `per_step` is the most that a step has, or 0.
+    """
+    has_folds = catalog.lookup("selections", select).load().scored_on == "folds"
+    stages = [stage for episode in episodes for stage in episode.stages]
+    held_out = [max(map(len, source_folds(stage.train))) if has_folds else 0 for stage in stages]
+    fewest = min(len(stage.train) - count for stage, count in zip(stages, held_out, strict=True))
+    return min(fewest, per_step or fewest)
 
 
 def choose_methods(names: Iterable[str], spec: Spec, workspace: Workspace) -> list[str]:
@@ -41,7 +48,7 @@ def choose_methods(names: Iterable[str], spec: Spec, workspace: Workspace) -> li
         fix = "use another, such as --plan leave-one-out, or train a model with `holdfast fit`"
         raise BadInput(f"the plan {spec.plan} tests nothing, so there is nothing to compare: {fix}")
     names = list(dict.fromkeys(names))
-    domains = training_domains(episodes, spec.select)
+    domains = training_domains(episodes, spec.select, spec.domains_per_step)
     if names == [AUTO]:
         slate = [_with_own_neck(name, spec) for name in DEFAULT_SLATE]
         if workspace.dataset.unlabelled:
@@ -88,7 +95,8 @@ def exclusion_reason(name: str, spec: Spec, domains: int) -> str:
     if reason := catalog.incompatibility(name, spec.encoder):
         return reason
     if min_domains(name) > domains:
-        return f"it needs {min_domains(name)} training domains, the data has {domains}"
+        have = f"a step has {domains}" if domains == spec.domains_per_step else f"the data has {domains}"
+        return f"it needs {min_domains(name)} training domains, {have}"
     necks = required_necks(name, spec)
     if necks and spec.neck not in ("none", *necks):
         return f"it needs a neck such as {necks[0]}, not {spec.neck}"

@@ -35,8 +35,10 @@ from holdfast.data.sampling import nested_order
 from holdfast.data.splits import rows_by_domain
 from holdfast.data.targets import measurements, separator_in
 from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled, unlabelled_parts, with_empty_labels
+from holdfast.defaults import FEW_DOMAINS
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation
 from holdfast.protocols.plan import Episode, score_known_classes
+from holdfast.protocols.small import pool_tests, small_domain_note
 from holdfast.spec import Spec
 from holdfast.tasks.base import Prepared, Structured, Task
 
@@ -113,12 +115,19 @@ class Workspace:
             plan = catalog.build("protocols", spec.plan, options=options)
             rows, oracle = rows_by_domain(self.dataset), spec.select == "oracle"
             episodes = [self._with_unlabelled(each) for each in plan.episodes(rows, spec.seed, oracle=oracle)]
-            self.plans[key] = [self._with_known_classes(e) for e in episodes] if spec.task == "classify" else episodes
+            episodes = [self._with_known_classes(e) for e in episodes] if spec.task == "classify" else episodes
+            self.plans[key] = [pool_tests(episode) for episode in episodes]
         return self.plans[key]
 
     def _with_known_classes(self, episode: Episode) -> Episode:
         """Leave test rows of classes out that an episode does not train on, with a note per target."""
         scored, omitted = score_known_classes(self.dataset.y, self.dataset.classes, episode)
+        if len(omitted) > FEW_DOMAINS:
+            rows = sum(sum(counts.values()) for counts in omitted.values())
+            cause = "because no training domain has their class"
+            note = f"not scored in {len(omitted):,} domains of {episode.title}: {rows:,} rows, {cause}"
+            self.notes += [note] if note not in self.notes else []
+            return scored
         for domain, counts in omitted.items():
             start = f"not scored in '{domain}': "
             if not any(note.startswith(start) for note in self.notes):  # rare classes may differ between seeds
@@ -132,10 +141,8 @@ class Workspace:
             return episode
         names = [{part.domain for part in stage.train} for stage in episode.stages]
         stages = zip(episode.stages, names, strict=True)
-        return Episode(
-            episode.name,
-            tuple(replace(stage, unlabelled=unlabelled_parts(self.dataset, train)) for stage, train in stages),
-        )
+        added = (replace(stage, unlabelled=unlabelled_parts(self.dataset, train)) for stage, train in stages)
+        return replace(episode, stages=tuple(added))
 
     def set_episode(self, spec: Spec, episode: Episode) -> None:
         """Use this episode for the spec, in place of those of its plan."""
@@ -283,6 +290,12 @@ def absent_classes_note(dataset: Dataset) -> str:
     }  # fmt: skip
     lists = [f"'{name}' has no {listed(classes, limit=5)}" for name, classes in lacking.items() if classes]
     return f"classes are missing in some domains: {'; '.join(lists[:5])}{' ...' * (len(lists) > 5)}" if lists else ""
+
+
+def small_domains_note(dataset: Dataset) -> str:
+    """Return a note on domains with so few rows that their scores are uncertain, or an empty string."""
+    counts = np.bincount(dataset.domain[dataset.y >= 0] if dataset.unlabelled else dataset.domain)
+    return small_domain_note({name: int(n) for name, n in zip(dataset.domains, counts, strict=False) if n})
 
 
 def training_data(

@@ -282,9 +282,9 @@ def sized(spec: Spec, rows: int, workspace: Workspace) -> Spec:
     if not rows:
         return spec
     domains = len(workspace.dataset.domains)
-    default = default_length(len(workspace.dataset), domains, spec.batch)
+    default = default_length(len(workspace.dataset), domains, spec.batch, spec.domains_per_step)
     if all(getattr(spec, name) == value for name, value in default.items()):
-        spec = replace(spec, **default_length(rows, domains, spec.batch))
+        spec = replace(spec, **default_length(rows, domains, spec.batch, spec.domains_per_step))
     return replace(spec, rows=rows)
 
 

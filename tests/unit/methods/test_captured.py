@@ -2,6 +2,7 @@
 
 import copy
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from holdfast import catalog
 from holdfast.core.batch import DomainBatch
 from holdfast.core.inputs import Tokens
+from holdfast.core.seeds import seeded
 from holdfast.methods import captured
 from holdfast.methods.averaging import MovingAverage
 from holdfast.methods.base import Method, Metrics, StageInfo
@@ -126,6 +128,24 @@ def test_captured_steps_equal_eager_steps(name: str) -> None:
     assert recorder.capture.replays >= (3 if METHODS[name].get("anneal") else 9)
     assert metrics == expected
     _assert_equal(eager, replayed)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_steps_with_other_domains_share_a_graph(name: str) -> None:
+    settings = OptimizerSettings(lr=0.01, schedule="cosine", steps=STEPS)
+    pairs = [(i % 5, 5 + i % 3) for i in range(STEPS)]
+    drawn = [replace(b, domains=p, drawn=torch.tensor(p)) for b, p in zip(_batches(), pairs, strict=True)]
+    methods = [_method(name, settings, **METHODS[name]) for _ in range(2)]
+    for method in methods:
+        with seeded(0, "stage"):
+            method.begin_stage(StageInfo(0, tuple("abcdefgh"), domains_per_step=2))
+    recorder = CpuRecorder()
+    expected, metrics = _train(methods[0], drawn, None), _train(methods[1], drawn, recorder)
+    assert recorder.capture is not None
+    assert recorder.capture.replays >= (3 if METHODS[name].get("anneal") else 9)
+    assert len(recorder.capture.graphs) <= 2
+    assert metrics == expected
+    _assert_equal(*methods)
 
 
 def test_sgd_and_an_average_around_the_method() -> None:

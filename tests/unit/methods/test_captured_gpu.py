@@ -1,6 +1,7 @@
 """Steps captured as CUDA graphs on a GPU."""
 
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,21 @@ def test_captured_steps_train_as_eager_ones(name: str, precision: str) -> None:
     assert risks == pytest.approx(expected, rel=0.02, abs=1e-3)
     for a, b in zip(eager.parameters(), replayed.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0.02, atol=0.003)
+
+
+@pytest.mark.parametrize("name", ["group-dro", "fishr", "dann"])
+def test_steps_with_other_domains_share_a_graph(name: str) -> None:
+    pairs = [(i % 5, 5 + i % 3) for i in range(STEPS)]
+    drawn = [replace(b, domains=p, drawn=torch.tensor(p).cuda()) for b, p in zip(_batches(), pairs, strict=True)]
+    eager, replayed = (_method(name, precision="fp32") for _ in range(2))
+    for method in (eager, replayed):
+        torch.manual_seed(1)
+        method.begin_stage(StageInfo(0, tuple("abcdefgh"), domains_per_step=2))
+        method.cuda()
+    expected, _ = _train(eager, compile="off", batches=drawn)
+    risks, summary = _train(replayed, compile="auto", batches=drawn)
+    assert summary == "captured"
+    assert risks == pytest.approx(expected, rel=0.02, abs=1e-3)
 
 
 def test_attention_with_dropout_draws_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
