@@ -2,78 +2,93 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import socket
 import subprocess
 import sys
 import threading
-import time
 from multiprocessing.connection import Pipe
 from pathlib import Path
 
 import pytest
 
-from holdfast.run import local, template
-from holdfast.run.template import ForkedProcess, Template, end_template, import_early, shared_template, start_early
-from holdfast.run.workspace import Workspace
+from holdfast.core import forking
+from holdfast.core.forking import ForkServer, end_server, import_early, shared_server, start_early
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
+WORKER = "tests.unit.core.forked"
 
 
 @pytest.fixture(scope="module")
-def forking():
-    each = Template(1)
+def server():
+    each = ForkServer(WORKER)
     each.load(["holdfast.methods.erm", "holdfast.no_such_module"])
     yield each
     each.close()
+
+
+def fork(server, **variables):
+    """Fork a worker; return it and the connection to it."""
+    own, other = Pipe()
+    worker = server.fork(other.fileno(), {**forking.environment(1), **variables})
+    other.close()
+    return worker, own
+
+
+def closed(connection, seconds=30.0):
+    """Whether a worker closes its end in this time."""
+    try:
+        while connection.poll(seconds):
+            connection.recv_bytes()
+    except EOFError:
+        return True
+    return False
 
 
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_a_worker_is_forked_and_ends_with_its_connection(forking, tiny_workspace):
-    own, other = Pipe()
-    worker = forking.fork(other.fileno(), {})
-    other.close()
-    assert isinstance(worker, ForkedProcess)
-    assert parent_of(worker.pid) == forking.process.pid
-    assert os.getsid(worker.pid) != os.getsid(0)  # Ctrl-C does not reach it
-    assert worker.poll() is None
-    own.send(tiny_workspace)
-    own.close()
-    assert worker.wait(30) == 0
-    assert worker.poll() == 0
+def test_a_worker_is_forked_and_ends_with_its_connection(server):
+    worker, connection = fork(server)
+    connection.send(("pid",))
+    pid = connection.recv()
+    assert parent_of(pid) == server.process.pid
+    assert os.getsid(pid) != os.getsid(0)  # Ctrl-C does not reach it
+    connection.send(("end",))
+    assert closed(connection)
+    assert worker.end() in (0, -9)
 
 
-def test_a_killed_worker_has_the_code_of_its_signal(forking):
-    own, other = Pipe()
-    worker = forking.fork(other.fileno(), {})
-    other.close()
-    with pytest.raises(subprocess.TimeoutExpired):
-        worker.wait(0.05)
-    worker.kill()
-    assert worker.wait(30) == -9
-    worker.kill()  # nothing happens
-    with pytest.raises(EOFError):
-        own.recv()
+def test_a_killed_worker_has_the_code_of_its_signal(server):
+    worker, connection = fork(server)
+    assert worker.end() == -9
+    assert closed(connection)
+    failing, connection = fork(server)
+    connection.send(("fail",))
+    assert closed(connection)
+    assert failing.end() == 1
 
 
-def test_without_the_process_a_worker_is_a_new_interpreter(tiny_workspace):
-    gone = Template(1)
+def test_without_the_process_a_connection_is_closed():
+    gone = ForkServer(WORKER)
     gone.process.kill()
     gone.process.wait()
-    own, other = Pipe()
-    assert gone.fork(other.fileno(), {}) is None
-    worker = local._Worker(tiny_workspace, 0, variables={}, template=gone)
-    assert isinstance(worker.process, subprocess.Popen)
-    worker.close()
-    assert ForkedProcess(gone, 1).poll() == -9
+    assert not gone.usable()
+    worker, connection = fork(gone)
+    assert closed(connection)
+    assert worker.end() == -9
     gone.close()
+
+
+def test_workers_end_with_the_process_that_forked_them():
+    own = ForkServer(WORKER)
+    _, connection = fork(own)
+    connection.send(("pid",))
+    connection.recv()
     own.close()
-    other.close()
+    assert closed(connection)
 
 
 def test_a_fork_after_cuda_starts_a_new_interpreter(monkeypatch):
@@ -86,51 +101,27 @@ def test_a_fork_after_cuda_starts_a_new_interpreter(monkeypatch):
         raise SystemExit
 
     monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
-    monkeypatch.setattr(template.os, "execv", execute)
+    monkeypatch.setattr(forking.os, "execv", execute)
     own, other = Pipe()
     with pytest.raises(SystemExit):
-        template._run_worker(other.fileno())
-    assert started == [[sys.executable, "-m", "holdfast.run.worker", str(other.fileno())]]
+        forking._run(WORKER, other.fileno())
+    assert started == [[sys.executable, "-m", WORKER, str(other.fileno())]]
     assert os.get_inheritable(other.fileno())
     own.close()
     other.close()
 
 
-REPORT = """
-import json, os, sys
-
-def report(path):
-    names = ("holdfast.methods.erm", "holdfast.nn.backbones.gmap")
-    with open(path, "w") as file:
-        json.dump({"variables": dict(os.environ), "loaded": [name for name in names if name in sys.modules]}, file)
-    print("printed by a worker", flush=True)
-    raise SystemExit
-"""
-
-
-class Call:
-    """Calls a function where it is unpickled."""
-
-    def __init__(self, function, *arguments):
-        self.call = function, arguments
-
-    def __reduce__(self):
-        return self.call
-
-
-def test_a_worker_has_the_state_of_the_driver_at_the_fork(forking, tmp_path, monkeypatch, capfd):
-    (tmp_path / "reporting.py").write_text(REPORT)
+def test_a_worker_has_the_state_of_the_driver_at_the_fork(server, tmp_path, monkeypatch, capfd):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_TEST_NEW", "1")
     monkeypatch.delenv("PATH")
-    own, other = Pipe()
-    worker = forking.fork(other.fileno(), {"CUDA_VISIBLE_DEVICES": "7"})
-    other.close()
-    own.send(Call(importlib.import_module("reporting").report, "report.json"))
-    assert worker.wait(30) == 1  # of SystemExit
-    own.close()
-    report = json.loads((tmp_path / "report.json").read_text())
+    worker, connection = fork(server, CUDA_VISIBLE_DEVICES="7")
+    connection.send(("report", "holdfast.methods.erm", "holdfast.nn.backbones.gmap"))
+    report = connection.recv()
+    worker.end()
+    assert report["folder"] == str(tmp_path)
+    assert str(tmp_path) in report["path"]
     assert report["loaded"] == ["holdfast.methods.erm"]
     assert report["variables"]["CUDA_VISIBLE_DEVICES"] == "7"
     assert report["variables"]["HOLDFAST_TEST_NEW"] == "1"
@@ -142,48 +133,47 @@ def test_a_worker_has_the_state_of_the_driver_at_the_fork(forking, tmp_path, mon
 @pytest.fixture
 def started(monkeypatch):
     """Processes that are started, none of which exists before."""
-    each: list[Template] = []
+    each: list[ForkServer] = []
 
-    class Started(Template):
-        def __init__(self, threads: int) -> None:
-            super().__init__(threads)
+    class Started(ForkServer):
+        def __init__(self, worker: str) -> None:
+            super().__init__(worker)
             each.append(self)
 
-    monkeypatch.setattr(template, "_running", None)
-    monkeypatch.setattr(template, "Template", Started)
+    monkeypatch.setattr(forking, "_running", None)
+    monkeypatch.setattr(forking, "ForkServer", Started)
     yield each
     for process in each:
         process.close()
 
 
 def test_all_runs_share_a_process_until_it_ends(started):
-    first = shared_template(1)
-    assert shared_template(1) is first
+    first = shared_server(WORKER)
+    assert shared_server(WORKER) is first
     first.process.kill()
     first.process.wait()
-    second = shared_template(1)
-    assert second is not first
-    assert shared_template(2).threads == 2  # threads are set before the imports
-    assert second.process.poll() is not None
-    assert [each.threads for each in started] == [1, 1, 2]
-    end_template()
+    assert shared_server(WORKER) is not first
+    assert shared_server("holdfast.core.errors") is not started[1]
+    assert started[1].process.poll() is not None
+    end_server()
     assert started[2].process.poll() is not None
-    end_template()  # nothing runs
+    end_server()  # nothing runs
 
 
-def test_an_interrupted_request_ends_the_process(started, monkeypatch):
-    """Its answer may still arrive."""
-    interrupted = shared_template(1)
-
+def test_the_answer_to_an_interrupted_request_is_skipped(server, monkeypatch):
     def interrupt(text):
         raise KeyboardInterrupt
 
+    first, _ = fork(server)
+    second, connection = fork(server)
     with monkeypatch.context() as patched:
-        patched.setattr(template.json, "loads", interrupt)
+        patched.setattr(forking.json, "loads", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            interrupted.ask({"kill": 1 << 30})
-    assert interrupted.process.wait(20) == -9
-    assert shared_template(1) is not interrupted
+            first.end()
+    server.socket.send(json.dumps({"end": first.number}).encode())  # its answer waits
+    connection.send(("fail",))
+    assert closed(connection)
+    assert second.end() == 1
 
 
 EARLY = """
@@ -206,40 +196,28 @@ def test_commands_start_the_process_before_they_import_torch(command):
 
 
 def test_a_command_starts_the_process_for_several_jobs_only(started, monkeypatch):
-    monkeypatch.setattr(template, "cores", lambda: 8)
-    for jobs in (None, "1", "0", "-3", "many"):
+    monkeypatch.setattr(forking, "cores", lambda: 1)
+    for jobs in (None, "auto", "1", "0", "-3", "many"):
         start_early(jobs)
     import_early("holdfast.methods.erm")  # nothing runs
     assert not started
+    monkeypatch.setattr(forking, "cores", lambda: 8)
     start_early("2")
-    start_early("auto")
-    assert [each.threads for each in started] == [4, 1]
+    start_early(None)
+    assert len(started) == 1
     requests = []
-    monkeypatch.setattr(started[1], "load", requests.append)
+    monkeypatch.setattr(started[0], "load", requests.append)
     import_early("holdfast.methods.erm")
     assert requests == [("holdfast.methods.erm",)]
 
 
 def test_the_process_ends_without_workers_and_requests(monkeypatch):
-    monkeypatch.setattr(template, "IDLE_SECONDS", 0.05)
-    monkeypatch.setattr(template, "_exit_code", lambda pid: None if time.monotonic() < ends else 0)
-    monkeypatch.setattr(template, "_fork", lambda *_: 12)
-    monkeypatch.setattr(template.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(forking, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(forking, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(forking.signal, "signal", lambda *_: None)
     own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    thread = threading.Thread(target=template.main, args=(other.detach(),))
-    ends = time.monotonic() + 0.6  # of the worker
+    thread = threading.Thread(target=forking.main, args=(other.detach(), "holdfast.core.errors", os.getppid()))
     thread.start()
-    own.send(json.dumps({"fork": {}}).encode())
-    assert json.loads(own.recv(100)) == 12
-    thread.join(0.3)
-    assert thread.is_alive()
     thread.join(20)
     assert not thread.is_alive()
     own.close()
-
-
-@pytest.fixture
-def tiny_workspace(tmp_path: Path) -> Workspace:
-    from holdfast.data.synthetic import world
-
-    return Workspace(world("vector", "none", domains=3, size=12), out=tmp_path).for_worker(threads=1)

@@ -19,7 +19,7 @@ from holdfast.engines.ray import Ray
 from holdfast.methods.erm import ERM
 from holdfast.record import RunRecord, load
 from holdfast.run import jobs as job_module
-from holdfast.run.jobs import InputCache, Job, StepReporter, unimportable
+from holdfast.run.jobs import Failed, InputCache, Job, StepReporter, unimportable
 from holdfast.run.progress import ProgressListener
 from holdfast.run.settings import make_spec
 from holdfast.run.workspace import Workspace
@@ -219,9 +219,9 @@ def test_an_encoder_that_fails_affects_its_runs_only(workspace, spec, jobs_of, r
 
     monkeypatch.setattr(job_module, "encodes", lambda spec: True)
     monkeypatch.setattr(job_module, "assemble", fail)
-    jobs = jobs_of(frozen)[:2]
+    jobs = jobs_of(frozen)
     outcomes = run_jobs(Local(2), jobs, tmp_path, cache=tmp_path / "cache")
-    assert {outcome.cause for outcome in outcomes.values()} == {"the weights are damaged"}
+    assert [outcomes[job.id] for job in jobs[:2]] == [Failed("the weights are damaged")] * 2
 
 
 def test_steps_are_reported_at_intervals():
