@@ -108,7 +108,7 @@ def _stop_at_signal() -> None:
 
 @contextmanager
 def _limited_threads() -> Iterator[None]:
-    """Use at most as many threads as cores, of which a container may have fewer than the machine."""
+    """Limit the threads to the cores, of which a container may have fewer than the machine."""
     before, count = torch.get_num_threads(), cores()
     limits = {pool["prefix"]: min(pool["num_threads"], count) for pool in threadpoolctl.threadpool_info()}
     with threadpoolctl.threadpool_limits(limits):

@@ -130,7 +130,7 @@ def test_tasks_that_run_after_the_deadline_are_cancelled(spec, jobs_of, watch, m
     assert max(ray.left) < 0
 
 
-def test_the_cluster_has_as_many_slots_as_its_resources_allow():
+def test_slots_of_a_cluster_follow_from_its_resources():
     cluster = SimpleNamespace(
         cluster_resources=lambda: {"CPU": 8.0, "GPU": 1.0}, nodes=lambda: [{"Alive": True, "Resources": {"CPU": 8.0}}]
     )
