@@ -24,7 +24,7 @@ KINDS = {
     faulty.Raises: ("error", r"^KeyError: 'no such thing' \(holdfast/methods/base.py:\d+\)$"),
     faulty.NotANumber: ("diverged", r"diverged: risk is nan at step 1"),
     faulty.NeedsMemory: ("memory", "too little memory for a step"),
-    faulty.NeedsMemoryToEnd: ("memory", r"not enough memory \(holdfast/protocols/run.py:\d+\)"),
+    faulty.NeedsMemoryToEnd: ("memory", r"not enough memory \(holdfast/[a-z/]+.py:\d+\)"),
     faulty.Dies: ("killed", "process was killed by SIGKILL"),
 }
 
@@ -72,6 +72,7 @@ from tests.unit.engines import faulty
 from holdfast import catalog, world
 from holdfast.engines.local import Local
 from holdfast.run.jobs import Job
+from holdfast.run.progress import ProgressListener
 from holdfast.run.settings import make_spec
 from holdfast.run.workspace import Workspace
 
@@ -91,22 +92,24 @@ def test_a_script_without_a_guard_runs_workers_which_end_with_it(tmp_path):
     script, pid_file = tmp_path / "script.py", tmp_path / "pid"
     script.write_text(SCRIPT.format(folder=str(Path(__file__).parents[3]), out=str(tmp_path / "out")))
     variables = {**os.environ, faulty.PID_FILE: str(pid_file)}
-    driver = subprocess.Popen([sys.executable, str(script)], env=variables, stdout=subprocess.PIPE, text=True)
-    assert driver.stdout is not None
-    with driver.stdout as lines:
-        assert [lines.readline() for _ in range(3)] == ["RunRecord\n"] * 3
-    for _ in range(600):
-        if pid_file.exists() and pid_file.read_text():
-            break
+    with subprocess.Popen([sys.executable, str(script)], env=variables, stdout=subprocess.PIPE, text=True) as driver:
+        try:
+            assert driver.stdout is not None
+            assert [driver.stdout.readline() for _ in range(3)] == ["RunRecord\n"] * 3
+            wait_for(lambda: pid_file.exists() and pid_file.read_text(), 30)
+            worker = int(pid_file.read_text())
+            server = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
+        finally:
+            driver.kill()
+    assert wait_for(lambda: not is_running(worker) and not is_running(server), 5)
+
+
+def wait_for(condition, seconds):
+    """Wait until a condition holds, for at most this time; return whether it does."""
+    end = time.monotonic() + seconds
+    while not (holds := condition()) and time.monotonic() < end:
         time.sleep(0.05)
-    worker = int(pid_file.read_text())
-    server = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
-    driver.kill()
-    driver.wait()
-    end = time.monotonic() + 5
-    while time.monotonic() < end and any(map(is_running, (worker, server))):
-        time.sleep(0.05)
-    assert not any(map(is_running, (worker, server)))
+    return bool(holds)
 
 
 def is_running(pid: int) -> bool:
