@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from holdfast.nn.graft.api import graft, grafted_parameters, load_graft, plain_state, save_graft, ungraft
     from holdfast.recipes.reproduce import Reproduction, reproduce
     from holdfast.record import RunRecord
-    from holdfast.run.execute import launch
     from holdfast.search.sweep import Sweep, sweep
     from holdfast.spec import Spec
+    from holdfast.train.work import launch
 
 _HOME = {  # module -> public names
     "api": ("Comparison", "compare", "refit"),
@@ -45,7 +45,7 @@ _HOME = {  # module -> public names
     "nn.graft.api": ("graft", "grafted_parameters", "load_graft", "plain_state", "save_graft", "ungraft"),
     "recipes.reproduce": ("Reproduction", "reproduce"),
     "record": ("RunRecord",),
-    "run.execute": ("launch",),
+    "train.work": ("launch",),
     "search.sweep": ("Sweep", "sweep"),
     "spec": ("Spec",),
 }

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast import catalog
 from holdfast.data.synthetic import world
 from holdfast.protocols.resume import Saver
-from holdfast.run.execute import launch
+from holdfast.train.work import launch
 from holdfast.run.settings import make_spec
 from holdfast.run.train import record_path, train
 from holdfast.run.workspace import Workspace

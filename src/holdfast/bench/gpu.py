@@ -39,12 +39,12 @@ from holdfast.nn.necks import NoNeck
 from holdfast.protocols.fit import train_step
 from holdfast.record import RunRecord
 from holdfast.run.assemble import placed
-from holdfast.run.execute import run_all
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import Request, resolve
 from holdfast.run.settings import make_spec
 from holdfast.run.workspace import Workspace
 from holdfast.tasks.classify import Classify
+from holdfast.train.work import run_all
 
 CLASSES, DOMAINS = 7, 3
 

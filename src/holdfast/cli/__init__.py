@@ -122,6 +122,8 @@ def main() -> None:
             fail("out of device memory: use a smaller --batch, a smaller encoder or --device cpu")
         if isinstance(error, MemoryError):
             fail("out of memory: use fewer examples, smaller files or a machine with more memory")
+        if type(error).__name__ == "NothingFinished":
+            fail(str(error), code=1)
         if type(error).__name__ != "Interrupted":
             if not may_report():
                 sys.exit(1)

@@ -36,7 +36,7 @@ def compare(
     seeds: options.Seeds = "3",
     encoder: options.Encoder = "auto",
     tune: options.Tune = "auto",
-    plan: options.Plan = "leave-one-out",
+    plan: options.Plan = "auto",
     select: options.Select = "train-validation",
     metric: options.Metric = None,
     steps: options.Steps = None,
@@ -69,11 +69,12 @@ def compare(
 ) -> None:
     """Compare methods: hold out one domain at a time, train on the others, test on it, with several seeds.
 
-    Simple baselines run first: the most frequent class, and logistic regression on frozen features and on TF-IDF,
-    vectors, pixels or subtree counts. Combinations of the finished runs come last: stacking of the logistic regressions
-    and the best network, and averages over seeds, with weights chosen on source validation rows. The choice is the
-    candidate with the highest expected score on an unseen domain; gains of methods are shrunk by their uncertainty. It
-    is then trained on all domains and saved as a model folder under --out.
+    Runs are worked off in order of value until the time is up, by default 5 minutes: a simple baseline and plain
+    training, other simple baselines, the first seed of every method, other learning rates, further seeds. Large data
+    starts with a sample that grows. Whatever has finished is a complete comparison; a run that fails is reported, and
+    the others go on. Combinations of the finished runs come last: mixtures of simple baselines and the best network,
+    and averages over seeds. The choice is the better of plain training and the best simple baseline, unless another
+    row is significantly better. It is then trained on all domains and saved as a model folder under --out.
 
     Examples:
 
@@ -143,6 +144,7 @@ def print_comparison(result: Comparison, model: Path | None, *, json: bool) -> N
         extra |= {
             "time": None if result.schedule is None else result.schedule.json(),
             "identical": dict(result.identical),
+            "failed": [failure.json() for failure in result.failures],
         }
         print_json(options.comparison_json(result) | extra)
         return

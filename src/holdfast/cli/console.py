@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Task as BarTask
 from rich.segment import Segment, Segments
 from rich.text import Text
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from holdfast.record import RunRecord
     from holdfast.run.progress import ProgressListener
 
-MAX_BARS = 16  # progress bars of concurrent runs
 STARTED = time.monotonic()  # of the command, nearly
 INTERVAL = 10.0  # seconds between progress lines without a terminal
 
@@ -53,10 +51,12 @@ def show(result: Any) -> None:
 def show_records(records: Sequence[RunRecord], metric: str) -> None:
     """Print the table of scores, inactive mechanisms, and which methods differ from the baseline significantly."""
     from holdfast.report.engagement import inactive_notes
+    from holdfast.report.labels import largest
     from holdfast.report.significance import against_baseline, baseline_note, by_example, by_example_note
     from holdfast.report.table import rows
     from holdfast.report.terminal import rich_table
 
+    records = largest(records)
     show(rich_table(rows(records, metric), metric))
     say(*inactive_notes(records))
     note = baseline_note(against_baseline(records, metric), metric) or by_example_note(by_example(records))
@@ -71,16 +71,16 @@ def print_json(document: Any, *, all_processes: bool = False) -> None:
         sys.stdout.write(json.dumps(document, allow_nan=False, ensure_ascii=ascii_only) + "\n")
 
 
-def fail(sentence: str) -> NoReturn:
-    """Print an error to stderr, or as JSON to stdout with --json, and exit with code 2."""
+def fail(sentence: str, *, code: int = 2) -> NoReturn:
+    """Print an error to stderr, or as JSON to stdout with --json, and exit."""
     sentence = one_line(sentence)
     if not may_report():
-        sys.exit(2)
+        sys.exit(code)
     if "--json" in sys.argv:
         print_json({"error": sentence}, all_processes=True)
     else:
         say(f"error: {sentence}", all_processes=True)
-    sys.exit(2)
+    sys.exit(code)
 
 
 def may_report() -> bool:
@@ -92,172 +92,144 @@ def may_report() -> bool:
     return parallel.may_report()
 
 
-def _progress_lines() -> ProgressListener:
-    """Return a listener that prints lines; `report` prints one line with the state of the runs."""
-    from holdfast.run.progress import ProgressListener
-    from holdfast.run.timing import format_seconds
+def _row_of(unit: Any, records: Sequence[RunRecord], failures: Sequence[Any]) -> tuple[str, str, str]:
+    """Return name, mean score over targets and details of a finished unit."""
+    from holdfast.report.words import format_number
 
-    class Lines(ProgressListener):
+    details = [f"seed {unit.seed}"]
+    details += [f"rate x{unit.factor:.2g}"] if unit.factor not in (0.0, 1.0) else []
+    if failures:
+        return unit.name, "failed", "; ".join([*details, failures[0].cause])
+    metric = str(records[0].spec["metric"]) if records else ""
+    if records and records[0].spec.get("rows"):
+        details.append(f"{records[0].spec['rows']:,} rows")
+    scores = [s[metric] for r in records for s in r.stages[-1]["test"].values() if s.get(metric) is not None]
+    details.append(f"{sum(r.cost.get('seconds') or 0.0 for r in records):.1f} s for {len(records)} runs")
+    score = format_number(sum(scores) / len(scores), metric) if scores else "–"
+    return unit.name, score, ", ".join(details)
+
+
+class _Progress:
+    """What a command does now: finished units, runs in progress with their steps, and the time left."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.total = self.done = 0  # of a list of runs
+        self.running: dict[str, tuple[str, int, int]] = {}  # id -> name, steps done, steps in all
+        self.encoded = ""
+        self.left: Callable[[], float | None] = lambda: None
+
+    def state(self) -> str:
+        """Describe it in one line."""
+        from holdfast.core.stopping import format_seconds
+
+        runs = [f"{self.done} of {self.total} runs are finished"] if self.total else []
+        now = [f"{name}, step {done} of {steps}" for name, done, steps in list(self.running.values())[:2]]
+        left = self.left()
+        times = [f"{format_seconds(time.monotonic() - STARTED)} used"]
+        times += [] if left is None else [f"at most {format_seconds(left)} left"]
+        return "; ".join([*runs, self.encoded or ", ".join(now) or "preparing", ", ".join(times)])
+
+
+def _listener(show_note: Callable[[str], None], show_unit: Callable[[Any], None]) -> Any:
+    """Return a listener that keeps the progress, and passes notes and rows of finished units on."""
+    from holdfast.run.progress import ProgressListener
+
+    class Listener(ProgressListener):
         def __init__(self) -> None:
-            self.total = self.done = 0
-            self.current, self.steps, self.length, self.encoded = "", 0, 0, ""
-            self.preparing = "preparing"
-            self.left: Any = lambda: None
-            self.say_once = cache(say)  # several comparisons of one command may note the same
+            self.progress, self.note_once = _Progress(), cache(show_note)
 
         def note(self, sentence: str) -> None:
-            self.say_once(sentence)
+            self.note_once(sentence)  # several comparisons of one command may note the same
 
-        def estimating(self) -> None:
-            self.total, self.current, self.encoded, self.left = 0, "", "", lambda: None
-            self.preparing = "estimating the time of the runs"
+        def limit(self, left: Callable[[], float | None]) -> None:
+            self.progress.left = left
 
-        def expect(self, left: Any) -> None:
-            self.left = left
-
-        def searching(self, name: str) -> None:
-            self.preparing = f"searching the learning rate: {name}"
+        def unit(self, unit: Any, records: Sequence[RunRecord], failures: Sequence[Any]) -> None:
+            show_unit(_row_of(unit, records, failures))
 
         def encoding(self, done: int, total: int) -> None:
-            self.encoded = f"encoding {done} of {total} examples" if done < total else ""
+            self.progress.encoded = f"encoding {done:,} of {total:,} examples" if done < total else ""
 
         def start(self, total: int, finished: int) -> None:
-            say(f"{finished} of {total} runs are already finished" if finished else f"runs: {total}")
-            self.total, self.done = total, finished
+            show_note(f"{finished} of {total} runs are already finished" if finished else f"runs: {total}")
+            self.progress.total, self.progress.done = total, finished
 
         def begin(self, name: str, steps: int) -> None:
-            self.current, self.steps, self.length, self.encoded = name, 0, steps, ""
-
-        def worker_steps(self, id: str, name: str, done: int, steps: int) -> None:
-            self.current, self.steps, self.length, self.encoded = name, done, steps, ""
+            self.progress.running["here"] = (name, 0, steps)
 
         def step(self, metrics: Any) -> None:
-            self.steps += 1
+            if "here" in self.progress.running:
+                name, done, steps = self.progress.running["here"]
+                self.progress.running["here"] = (name, done + 1, steps)
+
+        def worker_steps(self, id: str, name: str, done: int, steps: int) -> None:
+            self.progress.encoded = ""
+            self.progress.running[id] = (name, done, steps)
+            if done >= steps:
+                del self.progress.running[id]
 
         def end(self, record: RunRecord) -> None:
-            self.done += 1
+            self.progress.running.pop("here", None)
+            self.progress.done += 1
 
-        def report(self) -> None:
-            """Print runs, method, target, step and time left."""
-            run = f"{self.current}, step {self.steps} of {self.length}" if self.current else self.preparing
-            left = self.left()
-            runs = [f"{self.done} of {self.total} runs are finished"] if self.total else []
-            time_left = [] if left is None else [f"about {format_seconds(left)} left"]
-            say("; ".join([*runs, self.encoded or run, *time_left]))
-
-    return Lines()
+    return Listener()
 
 
 @contextmanager
-def _reported(lines: Any) -> Iterator[ProgressListener]:
-    """Print a line every `INTERVAL` seconds, also during a long step, until the block ends."""
-    ended = Event()
+def progress(quiet: bool) -> Iterator[ProgressListener]:
+    """Show a live table of finished units and the present state, or plain lines if stderr is not a terminal."""
+    from holdfast.run.progress import ProgressListener
 
-    def print_lines() -> None:
+    if quiet or not processes.is_first():
+        yield ProgressListener()
+        return
+    with _live_table() if sys.stderr.isatty() else _lines() as listener:
+        yield listener
+
+
+@contextmanager
+def _lines() -> Iterator[ProgressListener]:
+    """Print one line per finished unit, and the state every `INTERVAL` seconds if it has changed."""
+    listener, ended, printed = _listener(say, lambda row: say(f"{row[0]}: {row[1]} ({row[2]})")), Event(), [""]
+
+    def report() -> None:
         while not ended.wait(INTERVAL):
-            lines.report()
+            state = listener.progress.state()
+            if state.rpartition(";")[0] != printed[0]:
+                printed[0] = state.rpartition(";")[0]
+                say(state)
 
-    thread = Thread(target=print_lines, daemon=True)
+    thread = Thread(target=report, daemon=True)
     thread.start()
     try:
-        yield lines
+        yield listener
     finally:
         ended.set()
         thread.join()
 
 
-class _Rate(ProgressColumn):
-    def render(self, task: BarTask) -> Text:
-        return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="cyan")
-
-
-class _TimeLeft(TimeRemainingColumn):
-    """The estimated time of all runs for the bar that counts them, and the remaining time of the other bars."""
-
-    def render(self, task: BarTask) -> Text:
-        if "left" not in task.fields:
-            return super().render(task)
-        from holdfast.run.timing import format_seconds
-
-        left = task.fields["left"]()
-        return Text("" if left is None else f"about {format_seconds(left)}", style="cyan")
-
-
 @contextmanager
-def progress(quiet: bool) -> Iterator[ProgressListener]:
-    """Show progress bars for runs, steps and encoding, or plain lines if stderr is not a terminal."""
-    from holdfast.run.progress import ProgressListener
+def _live_table() -> Iterator[ProgressListener]:
+    """Show the finished units as a table that grows, and the present state below it."""
+    from rich.console import Group
+    from rich.live import Live
+    from rich.table import Table
 
-    silent = quiet or not processes.is_first()
-    if silent:
-        yield ProgressListener()
-        return
-    if not sys.stderr.isatty():
-        with _reported(_progress_lines()) as lines:
-            yield lines
-        return
-    name = TextColumn("{task.description}", markup=False)
-    columns = (name, BarColumn(), MofNCompleteColumn(), _Rate(), _TimeLeft())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    console = Console(stderr=True, highlight=False)
+    table = Table("method", "mean score", "details", box=SIMPLE_HEAD, pad_edge=False)
 
-        class Bars(ProgressListener):
-            def __init__(self) -> None:
-                self.runs = self.run = self.encode = None
-                self.workers: dict[str, Any] = {}
-                self.say_once = cache(say)
+    class View:
+        def __rich__(self) -> Group:
+            state = Text(escape_control(listener.progress.state()), style="cyan", no_wrap=True, overflow="ellipsis")
+            return Group(table, state) if table.rows else Group(state)
 
-            def note(self, sentence: str) -> None:
-                self.say_once(sentence)
+    def show_unit(row: tuple[str, str, str]) -> None:
+        table.add_row(*(Text(escape_control(cell)) for cell in row))
 
-            def searching(self, name: str) -> None:
-                if self.run is None:
-                    self.run = bars.add_task("searching the learning rate", total=None)
+    def show_note(sentence: str) -> None:
+        console.print(Text(escape_control(sentence)), soft_wrap=True)
 
-            def estimating(self) -> None:
-                self.close()
-                if self.runs is not None:
-                    bars.remove_task(self.runs)
-                    self.runs = None
-
-            def expect(self, left: Any) -> None:
-                if self.runs is not None:
-                    bars.update(self.runs, left=left)
-
-            def encoding(self, done: int, total: int) -> None:
-                if self.encode is None:
-                    self.encode = bars.add_task("encoding", total=total)
-                bars.update(self.encode, completed=done, visible=done < total)
-
-            def start(self, total: int, finished: int) -> None:
-                if finished:
-                    say(f"{finished} of {total} runs are already finished")
-                self.runs = bars.add_task("runs", total=total, completed=finished)
-
-            def begin(self, name: str, steps: int) -> None:
-                self.close()  # a diverged run does not call end
-                self.run = bars.add_task(escape_control(name), total=steps)
-
-            def worker_steps(self, id: str, name: str, done: int, steps: int) -> None:
-                if done >= steps:
-                    if id in self.workers:
-                        bars.remove_task(self.workers.pop(id))
-                elif id in self.workers:
-                    bars.update(self.workers[id], completed=done)
-                elif len(self.workers) < MAX_BARS:
-                    self.workers[id] = bars.add_task(escape_control(name), total=steps, completed=done)
-
-            def step(self, metrics: Any) -> None:
-                if self.run is not None:
-                    bars.advance(self.run)
-
-            def end(self, record: RunRecord) -> None:
-                self.close()
-                if self.runs is not None:
-                    bars.advance(self.runs)
-
-            def close(self) -> None:
-                if self.run is not None:
-                    bars.remove_task(self.run)
-                    self.run = None
-
-        yield Bars()
+    listener = _listener(show_note, show_unit)
+    with Live(View(), console=console, refresh_per_second=4, transient=True, redirect_stdout=False):
+        yield listener

@@ -59,7 +59,10 @@ def fit(
     search_rate: options.SearchRate = None,
     budget: Annotated[
         str | None,
-        options.option("Time limit such as 90s, 10m or 1h; the search of the learning rate takes at most a third."),
+        options.option(
+            "Time limit such as 90s, 10m or 1h. Without it, the training at the default rate is not limited, and other "
+            "rates are tried in the first 5 minutes."
+        ),
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -87,17 +90,15 @@ def fit(
 
     Run the same command again to continue a stopped training.
     """
-    from holdfast.core.files import cache_folder, locked
+    from holdfast.api import fit_with_rates
+    from holdfast.core.files import locked
     from holdfast.core.parallel import is_first, process_group
     from holdfast.estimator import DomainClassifier
     from holdfast.models.card import to_predict
     from holdfast.models.pretrain_unlabelled import pretrain_for
     from holdfast.models.saved import check_folder
-    from holdfast.run.budget import Budget, parse_budget
     from holdfast.run.progress import with_logging
-    from holdfast.run.resolve import single_run
-    from holdfast.run.workspace import Workspace, choose_device, training_data
-    from holdfast.search.rates import rate_of_fit
+    from holdfast.run.workspace import training_data
 
     settings = options.merged_settings(context, config, set_, task)
     metric = settings.pop("metric", metric)
@@ -116,27 +117,20 @@ def fit(
                     dataset, encoder, out.with_name(f"{out.name}-encoder"), steps=pretrain_steps, seed=seed,
                     device=device, watch=shown,
                 )  # fmt: skip
-        method, tune, choice = settings.pop("method", method), settings.pop("tune", tune), None
-        fixed = lr is not None or "lr" in settings
-        if not fixed if search_rate is None else search_rate:
-            single = single_run(
-                method, seed, settings, encoder=encoder, tune=tune, plan="all", metric=metric, steps=steps, batch=batch,
-                lr=lr,
+        method, tune = settings.pop("method", method), settings.pop("tune", tune)
+        search = (lr is None and "lr" not in settings) if search_rate is None else search_rate
+
+        def make(rate: float | None) -> DomainClassifier:
+            own = {key: value for key, value in settings.items() if rate is None or key != "lr"}
+            return DomainClassifier(
+                method, encoder=encoder, tune=tune, steps=steps, batch=batch, lr=lr if rate is None else rate,
+                metric=metric, seed=seed, device=device, settings=own, keep_sample=keep_sample, left_out=left_out,
             )  # fmt: skip
-            folder = out.with_name(f"{out.name}-rates")
-            workspace = Workspace(dataset, choose_device(device), cache_folder(), out=folder)
-            limit = None if budget is None or (seconds := parse_budget(budget)) is None else Budget(seconds, STARTED)
-            with progress(json) as shown:
-                choice = rate_of_fit(single, workspace, watch=shown, budget=limit)
-            lr = lr if choice is None else choice.rate
-            settings = {key: value for key, value in settings.items() if choice is None or key != "lr"}
-        classifier = DomainClassifier(
-            method, encoder=encoder, tune=tune,
-            steps=steps, batch=batch, lr=lr, metric=metric, seed=seed, device=device, settings=settings,
-            keep_sample=keep_sample, left_out=left_out,
-        )  # fmt: skip
+
         with progress(json) as shown, with_logging(shown, log, out.with_name(f"{out.name}-logs")) as listener:
-            classifier.fit_dataset(dataset, folder=out, watch=listener)
+            classifier, choice = fit_with_rates(
+                make, dataset, out, search=search, budget=budget, started=STARTED, watch=listener
+            )
     record = classifier.record_
     metric = str(record.spec["metric"])
     valid = {domain: scores[metric] for domain, scores in record.stages[-1]["valid"].items()}
@@ -145,7 +139,7 @@ def fit(
         print_json({"model": str(out), "valid": valid, "metric": metric, "record": asdict(record), "rate": rate})
         return
     if choice is not None:
-        say(f"learning rate {choice.rate:g}, chosen by leaving out one domain at a time")
+        say(f"learning rate {choice.rate:g}, the best of {len(choice.scores)} on validation rows")
     say(*dataset.notes, *words, *classifier.notes_)
     scores = ", ".join(f"{domain} {value:.3f}" for domain, value in valid.items() if value is not None)
     say(f"{metric} on held-out rows: {scores}")

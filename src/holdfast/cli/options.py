@@ -66,7 +66,13 @@ Steps = Annotated[
 Batch = Annotated[int | None, option("Examples per domain in a batch; under torchrun, per process. [default: 32]")]
 Rate = Annotated[float | None, option("Learning rate. [default: by encoder and tuning]", "--lr")]
 Seed = Annotated[int, typer.Option(help="Random seed.")]
-Plan = Annotated[str, typer.Option(help="Evaluation protocol; see `holdfast list protocols`.")]
+Plan = Annotated[
+    str,
+    typer.Option(
+        help="Evaluation protocol; see `holdfast list protocols`. auto is leave-one-out for up to 8 domains, and "
+        "leave-groups-out for more."
+    ),
+]
 Select = Annotated[str, typer.Option(help="Model selection; see `holdfast list selections`.")]
 Task = Annotated[str | None, option("Task; see `holdfast list tasks`. [default: classify]")]
 Metric = Annotated[
@@ -108,16 +114,16 @@ Methods = Annotated[
 BudgetOption = Annotated[
     str | None,
     option(
-        "Time limit such as 90s, 2m or 1h: further seeds, then methods, are left out to keep to it; none runs "
-        "everything. [default: 5m for the default methods, or 12 times the time of erm if that is longer]",
+        "Time limit such as 90s, 10m or 1h, in which runs are worked off in order of value; none runs everything. The "
+        "same command continues. [default: 5m]",
         "--budget",
     ),
 ]
 SearchRate = Annotated[
     bool | None,
     option(
-        "Choose the learning rate per method on source domains: a third, once and three times the default, in runs of "
-        "half the steps. [default: for encoders that learn, unless --lr is set]",
+        "Also try a third and three times the default learning rate, of plain training and of the leading methods, "
+        "chosen on source domains. [default: for encoders that learn, unless --lr is set]",
         "--search-rate/--no-search-rate",
     ),
 ]
@@ -154,9 +160,9 @@ Engine = Annotated[str, typer.Option(help="Where runs execute: local, or ray for
 Jobs = Annotated[
     str | None,
     option(
-        "Concurrent runs on this machine, each with its share of the cores; auto is one per core; on a GPU, it is the "
-        "number that fits the memory, measured during the first run. "
-        "[default: 1; compare uses all cores for runs over a minute with a frozen encoder]"
+        "Concurrent runs on this machine, each with its share of the cores; auto is one per core for small runs, and "
+        "one at a time for others; on a GPU, it is the number that fits the memory, measured during the first run. "
+        "[default: auto]"
     ),
 ]
 Address = Annotated[
@@ -300,7 +306,7 @@ def make_engine(
         for name, value in (("address", address), ("cpus", cpus), ("gpus", gpus)):
             if value is not None:
                 raise BadInput(f"--{name} needs --engine ray; use --jobs for concurrent runs on this machine")
-        return parse_jobs(jobs or "1")
+        return parse_jobs(jobs or ("auto" if processes.world_size() == 1 else "1"))
     from holdfast.engines.ray import Ray
 
     if jobs is not None:

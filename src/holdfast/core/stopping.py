@@ -7,6 +7,7 @@ its state first, so that the same command continues.
 from __future__ import annotations
 
 import math
+import re
 import signal
 import threading
 import time
@@ -14,8 +15,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from holdfast.core import parallel
+from holdfast.core.errors import BadInput
 
 TIME = 1 << 10  # the reason of a deadline; other reasons are numbers of signals
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+UNLIMITED = "none"
 
 
 class Interrupted(Exception):
@@ -101,3 +105,23 @@ def stop_if_requested() -> None:
 def stop_all_if_requested() -> None:
     """Raise `Interrupted` in all processes if there is a reason to stop in one of them."""
     stop(parallel.all_max(reason_to_stop())[0])
+
+
+def parse_duration(text: str) -> float:
+    """Return seconds from `90s`, `2m` or `1.5h`; inf for `none`."""
+    if text == UNLIMITED:
+        return math.inf
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip().lower())
+    if match is None or not float(match[1]):
+        raise BadInput(f"--budget takes a duration such as 90s, 2m or 1h, or none; got '{text}'")
+    return float(match[1]) * UNITS[match[2]]
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration in words: `45 s`, `3 min 20 s`, `2 h 5 min`."""
+    total = max(0, round(seconds))
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60} min {total % 60} s" if total % 60 else f"{total // 60} min"
+    return f"{total // 3600} h {total % 3600 // 60} min"

@@ -40,7 +40,6 @@ from holdfast.run.jobs import (
     Outcome,
     Outcomes,
     Stopped,
-    deadline_of,
     run_job,
     unimportable,
     worker_workspace,
@@ -53,6 +52,7 @@ GRACE = 3.0  # time that a worker has to save after the deadline
 POLL_SECONDS = 0.2  # interval at which a request to stop is noticed
 WORKER = "holdfast.engines.worker"
 KERNELS = "holdfast.nn.kernels.memory"  # of these, every process on a GPU runs one to see whether Triton works
+LIGHT = ("table", "vector", "graph")  # kinds of examples whose encoders are small
 LOADED = ("holdfast.nn.", "transformers.models.")  # packages of which workers need what this process has imported
 
 
@@ -91,7 +91,8 @@ def parse_jobs(text: str) -> Local:
 def is_small(job: Job, workspace: Workspace) -> bool:
     """Whether a run computes with tables, sparse counts or cached features, so that one core suffices for it."""
     frozen = job.spec.tune == "frozen" and workspace.cache is not None
-    return frozen or workspace.dataset.raw.kind == "vector" or catalog.lookup("encoders", job.spec.encoder).sparse
+    light = workspace.dataset.raw.kind in LIGHT or catalog.lookup("encoders", job.spec.encoder).sparse
+    return frozen or light
 
 
 def _run_here(job: Job, workspace: Workspace, watch: ProgressListener) -> Outcome:
@@ -127,7 +128,7 @@ class _Pool:
         self.auto, self.limit = not engine.jobs, engine.workers(workspace.device)
         self.on_gpu = workspace.device.type == "cuda"
         self.capacity = Capacity(torch.cuda.device_count() if self.auto and self.on_gpu else self.limit, self.limit)
-        self.cache, self.deadline = InputCache(workspace), deadline_of(workspace)
+        self.cache, self.deadline = InputCache(workspace), workspace.deadline
         self.workers: list[_Worker] = []
         self.start: Callable[[int, bool], _Worker] | None = None  # once a worker was needed
         self.pulled: deque[Job] = deque()  # before it was known whether there is another one
@@ -140,10 +141,14 @@ class _Pool:
             try:
                 while True:
                     _stop_at_signal()
-                    yield from self._begin_jobs(stack)
-                    if not self._busy() and not self.alone:
+                    ended = False
+                    for job, outcome in self._begin_jobs(stack):
+                        ended = True
+                        yield job, outcome
+                    if self._busy():
+                        yield from self._outcomes()
+                    elif not ended and not self.alone:
                         return
-                    yield from self._outcomes()
             finally:
                 _stop_workers(self.workers)
 
@@ -215,6 +220,9 @@ class _Pool:
 
     def _outcomes(self) -> Outcomes:
         """Wait for messages of workers; yield the outcomes among them."""
+        if self.deadline.passed():
+            for worker in self._busy():
+                worker.end_run()
         ready = wait([worker.connection for worker in self.workers], POLL_SECONDS)
         for worker in list(self.workers):
             job = worker.job
@@ -290,6 +298,7 @@ class _Worker:
         self.index = index
         self.job: Job | None = None
         self.limit = 0.0  # time at which the worker is killed
+        self.ending = False  # whether its run was asked to end
         self.connection, other_end = Pipe()
         self.process: ForkedProcess | subprocess.Popen[bytes]
         if server is not None:
@@ -310,8 +319,14 @@ class _Worker:
 
     def begin(self, job: Job, *, limit: float) -> None:
         """Send a job; the worker is killed if it still runs at the limit."""
-        self.job, self.limit = job, limit
+        self.job, self.limit, self.ending = job, limit, False
         self.messages.put(pickle.dumps(job))  # `send` would share memory of tensors, which works with children only
+
+    def end_run(self) -> None:
+        """Let the worker save and end its run, because the time is up; it is killed if that takes too long."""
+        if not self.ending:
+            self.ending, self.limit = True, min(self.limit, time.monotonic() + GRACE)
+            self.messages.put(pickle.dumps(TIME))
 
     def stop(self) -> None:
         """Let the worker save its run and end."""

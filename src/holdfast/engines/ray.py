@@ -25,7 +25,6 @@ from holdfast.run.jobs import (
     Outcomes,
     StepReporter,
     Stopped,
-    deadline_of,
     run_job,
     unimportable,
     worker_workspace,
@@ -97,7 +96,7 @@ class _Driver:
         slots: int,
     ) -> None:
         self.ray, self.task, self.watch, self.cache, self.slots = ray, task, watch, cache, slots
-        self.deadline = deadline_of(workspace)
+        self.deadline = workspace.deadline
         self.workspace = ray.put(workspace)
         self.channel, self.actor = StepChannel(self.workspace.hex()), None
         self.running: dict[Any, Job] = {}  # by the reference to the outcome

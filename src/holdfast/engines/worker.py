@@ -19,7 +19,7 @@ import threadpoolctl
 import torch
 
 from holdfast.core.forking import ORPHAN_SECONDS
-from holdfast.core.stopping import Interrupted, request_stop
+from holdfast.core.stopping import TIME, Interrupted, request_stop
 from holdfast.engines.gpu import MEASURED_STEPS, measure
 from holdfast.run.jobs import Job, StepReporter, run_job
 
@@ -84,6 +84,9 @@ def _receive(connection: Connection, jobs: queue.SimpleQueue[Job | None]) -> Non
             job = connection.recv()
         except (EOFError, OSError):
             job, orphaned = None, True
+        if job == TIME:  # the driver's deadline was moved forward
+            request_stop(TIME)
+            continue
         jobs.put(job)
         if job is None:
             break

@@ -32,7 +32,6 @@ from holdfast.record import RunRecord, Scores
 from holdfast.report.labels import CONSTANT, ENSEMBLE, SOUP, STACK, STACK_ENSEMBLE, configuration, grouped, is_simple
 from holdfast.report.selection import train_validation
 from holdfast.report.statistics import mean
-from holdfast.run.baselines import TABLES
 from holdfast.run.train import outputs_path, weights_path
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
@@ -40,7 +39,7 @@ from holdfast.tasks.base import Task
 from holdfast.tasks.regress import Regress
 
 # settings of the networks that the records of combinations have too
-KEPT = ("data", "fingerprint", "encoder", "task", "task_args", "plan", "plan_args", "select", "metric", "tune")
+KEPT = ("data", "fingerprint", "encoder", "task", "task_args", "plan", "plan_args", "select", "metric", "tune", "rows")
 SUMMED = ("seconds", "parameters", "learning_parameters", "macs")  # costs of all members together
 SMALLEST = 0.1  # members of a trained model with a smaller weight are left out
 
@@ -65,11 +64,18 @@ class _Outputs:
 def combine(records: Sequence[RunRecord], workspace: Workspace) -> list[RunRecord]:
     """Return the records of all combinations that these runs allow, and store their outputs.
 
-    If outputs of runs are missing, there are no combinations, with a note.
+    Runs on the most rows that a network was trained on are combined. If outputs of runs are missing, there are no
+    combinations, with a note.
     """
     if any(record.spec.get("task") not in EXAMPLE_TASKS or len(record.stages) != 1 for record in records):
         return []
     assert workspace.out is not None
+    rows = [record.spec.get("rows") or 0 for record in records if not is_simple(record)]
+    if not rows:
+        return []
+    size = 0 if 0 in rows else max(rows)
+    records, out = [each for each in records if (each.spec.get("rows") or 0) == size], workspace.out
+    workspace = workspace.sampled(size)
     candidates = [r for group in _complete_groups(records) for r in group if r.spec["method"] not in CONSTANT]
     runs = [_read(record, workspace) for record in candidates]
     known = [run for run in runs if run is not None]
@@ -81,8 +87,7 @@ def combine(records: Sequence[RunRecord], workspace: Workspace) -> list[RunRecor
         return []
     task = _task(known[0].record)
     networks = _best_networks([run for run in known if not is_simple(run.record)])
-    shrink = workspace.dataset.raw.kind in TABLES
-    stacks = _stacks(networks, [run for run in known if is_simple(run.record)], task, shrink=shrink)
+    stacks = _stacks(networks, [run for run in known if is_simple(run.record)], task)
     combined = [*_soups([run for run in known if not is_simple(run.record)], workspace, task), *stacks.values()]
     for method, runs_by_place in ((ENSEMBLE, networks), (STACK_ENSEMBLE, stacks)):
         combined += _over_seeds(method, runs_by_place, task)
@@ -90,15 +95,17 @@ def combine(records: Sequence[RunRecord], workspace: Workspace) -> list[RunRecor
     shared = {} if first is None else {name: first.spec[name] for name in KEPT if name in first.spec}
     complete = [replace(each.record, spec={**shared, **each.record.spec}) for each in combined]
     for record, each in zip(complete, combined, strict=True):
-        save_tensors(outputs_path(workspace.out, record.id), stored_outputs(task, each.predictions))
+        save_tensors(outputs_path(out, record.id), stored_outputs(task, each.predictions))
     return complete
 
 
 def _complete_groups(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
-    """Return the configurations that have every seed and episode that occurs."""
-    places = {(record.spec.get("seed"), record.episode) for record in records}
-    groups = grouped(records).values()
-    return [group for group in groups if {(r.spec.get("seed"), r.episode) for r in group} == places]
+    """Return the configurations with all seeds and episodes of the network that has the most of them."""
+    groups = list(grouped(records).values())
+    places = [{(r.spec.get("seed"), r.episode) for r in group} for group in groups]
+    trained = [own for own, group in zip(places, groups, strict=True) if not is_simple(group[0])]
+    most = max(trained, key=len, default=set())
+    return [group for own, group in zip(places, groups, strict=True) if own >= most or is_simple(group[0])]
 
 
 def _read(record: RunRecord, workspace: Workspace) -> _Outputs | None:
@@ -189,21 +196,21 @@ def _soup(members: Sequence[_Outputs], states: Sequence[State], workspace: Works
     return _Outputs(replace(record, cost={**record.cost, **one_network}), Predictions({}, test), {}, y, weighted)
 
 
-def _stacks(
-    networks: Mapping[Place, _Outputs], simple: Sequence[_Outputs], task: Task, *, shrink: bool
-) -> dict[Place, _Outputs]:
+def _stacks(networks: Mapping[Place, _Outputs], simple: Sequence[_Outputs], task: Task) -> dict[Place, _Outputs]:
     """Mix the best network of each seed and episode with all simple baselines of the same seed and episode.
 
-    With `shrink`, the weights are drawn to equal ones: tables often have few rows, and trees fit them almost perfectly
-    in domain, so that the best weights in the source domains are not those of a new domain.
+    Seeds that lack a simple baseline of another seed have no mixture. The weights are drawn to equal ones: simple
+    models often fit their own domains almost perfectly, so that the best weights there are not those of a new domain.
     """
+    members = {place: [*(run for run in simple if run.place == place), run] for place, run in networks.items()}
+    most = max(map(len, members.values()), default=0)
+    lacking = {seed for (seed, _), own in members.items() if len(own) < most}
     stacks = {}
-    for place, network in networks.items():
-        members = [*(run for run in simple if run.place == place), network]
-        if len(members) > 1:
-            each = [run.predictions for run in members]
-            weights = weights_of(task, each, network.y_valid, shrink=shrink)
-            stack, weighted = averaged(each, weights, with_valid=True), _weighted(members, weights)
+    for place, own in members.items():
+        if most > 1 and place[0] not in lacking:
+            each, network = [run.predictions for run in own], own[-1]
+            weights = weights_of(task, each, network.y_valid, shrink=True)
+            stack, weighted = averaged(each, weights, with_valid=True), _weighted(own, weights)
             scores = scores_of(task, stack.valid, network.y_valid, stack.thresholds)
             record = _record(STACK, weighted, scores, stack, network.y_test, task, seed=place[0])
             stacks[place] = _Outputs(record, stack, network.y_valid, network.y_test, weighted)

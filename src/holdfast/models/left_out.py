@@ -27,12 +27,12 @@ from holdfast.nn.model import Model
 from holdfast.protocols.plan import Stage
 from holdfast.record import RunRecord
 from holdfast.run.assemble import Assembly
-from holdfast.run.execute import run_all
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import Request, resolve
 from holdfast.run.train import SCALE, outputs_path
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
+from holdfast.train.work import run_all
 
 FILE = "leftout.safetensors"
 ROWS = 4000  # stored rows of left-out domains, and stored validation rows, at most

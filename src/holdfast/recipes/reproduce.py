@@ -15,13 +15,13 @@ from holdfast.recipes.specs import SpecBuilder
 from holdfast.record import RunRecord
 from holdfast.report.page import write_report
 from holdfast.run.analyses import analysis_notes, choose_analyses
-from holdfast.run.execute import run_all
 from holdfast.run.jobs import Engine
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import Request, resolve, seed_list
 from holdfast.run.slate import exclusion_reason, training_domains
 from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.spec import Spec
+from holdfast.train.work import run_all
 
 ROW_SETTINGS = ("method", "neck", "plan", "task", "seed")  # the rows of a table define these
 COLUMN_SETTINGS = ("plan.targets", "plan.sources", "plan.order", "plan.domains", "plan.scored")  # and its columns these

@@ -6,9 +6,8 @@ from holdfast import catalog
 from holdfast.catalog.methods import METHODS
 from holdfast.core.errors import BadInput
 from holdfast.record import LOWER_IS_BETTER, RunRecord
-from holdfast.report.expected import expected_gains
 from holdfast.report.labels import BASELINE, COMBINED, CONSTANT, SIMPLE
-from holdfast.report.significance import CONFIDENCE, Decision, against_baseline, format_probability
+from holdfast.report.significance import Decision
 from holdfast.report.table import Row, rows
 from holdfast.report.words import format_number, is_percent, spelled
 
@@ -20,30 +19,22 @@ def explain(records: Sequence[RunRecord], metric: str, decision: Decision) -> st
     table = {row.label: row for row in rows(records, metric) if row.average is not None}
     row, baseline = table[decision.label], next((row for row in table.values() if row.baseline), None)
     return " ".join(
-        [_expectation(row, baseline, records, metric), _basis(row, table, metric), not_tried(records)]
+        [_expectation(row, baseline, decision, metric), _basis(row, table, metric), not_tried(records)]
     ).strip()
 
 
-def _expectation(row: Row, baseline: Row | None, records: Sequence[RunRecord], metric: str) -> str:
+def _expectation(row: Row, baseline: Row | None, decision: Decision, metric: str) -> str:
     """State the expected score and the gain over plain training."""
     assert row.average is not None
-    tests = {test.label: test for test in against_baseline(records, metric)}
-    gains = expected_gains({k: t.pairs for k, t in tests.items()}, lower_is_better=metric in LOWER_IS_BETTER)
-    gain, mean = gains.get(row.label), row.average.mean
-    if gain is not None and baseline is not None and baseline.average is not None and not (row.simple or row.combined):
-        mean = baseline.average.mean + gain.mean
+    mean = row.average.mean if decision.expected is None else decision.expected
     name = f"{row.label}, which ignores the input," if row.label in CONSTANT else row.label
     text = f"On data from a new domain, expect {name} to reach about {_score(mean, metric)}"
     if baseline is None or baseline.average is None or row.label == baseline.label:
-        if not tests:
-            return f"{text}; no alternative was tested against it with at least three seeds."
-        return f"{text}; no alternative is at least {format_probability(CONFIDENCE)} likely to do better."
+        return f"{text}."
     difference = abs(mean - baseline.average.mean)
     better = (mean < baseline.average.mean) == (metric in LOWER_IS_BETTER)
     unit, word = " points" if is_percent(metric) else "", "better" if better else "worse"
-    text += f", {format_number(difference, metric)}{unit} {word} than plain training ({baseline.label})"
-    chance = "" if gain is None else f"; the probability that it is better is {format_probability(gain.probability)}"
-    return f"{text}{chance}."
+    return f"{text}, {format_number(difference, metric)}{unit} {word} than plain training ({baseline.label})."
 
 
 def _basis(row: Row, table: dict[str, Row], metric: str) -> str:

@@ -1,6 +1,7 @@
 """Group records by configuration (all settings except the seed) and name each configuration in tables."""
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ SOUP, STACK, ENSEMBLE, STACK_ENSEMBLE = "soup", "stack", "ensemble", "ensemble(s
 COMBINED = (SOUP, STACK, ENSEMBLE, STACK_ENSEMBLE)  # the simplest first: a soup is one network
 ALWAYS = ("encoder", "tune")  # part of every label as soon as the records have two values
 VALUE_ONLY = (*ALWAYS, "data", "plan")  # shown without the name of the setting
+ROWS = "rows"  # part of every label where it is a sample of the data
 NO_NECK = ("none", "null")
 NEUTRAL = " + projection"  # text on a neck that is no mechanism: not shown if all trained rows have it
 FIRST = ("steps", "lr", "batch")  # before other settings, which may depend on them
@@ -31,6 +33,23 @@ def settings_key(spec: Mapping[str, Any], *ignored: str) -> str:
 def configuration(record: RunRecord) -> str:
     """Serialise the spec without the seed: equal for two records exactly if they repeat one configuration."""
     return settings_key(record.spec, "seed")
+
+
+def without_rows(record: RunRecord) -> str:
+    """Serialise the spec without the seed, the number of rows and what depends on it."""
+    return settings_key(record.spec, "seed", "rows", "steps", "every", "patience")
+
+
+def largest(records: Iterable[RunRecord]) -> list[RunRecord]:
+    """Return the records of every configuration on the most rows that it was trained on."""
+    records = list(records)
+    most: dict[str, float] = {}
+    for record in records:
+        key, rows = without_rows(record), record.spec.get("rows") or math.inf
+        most[key] = max(most.get(key, 0), rows)
+    if len(set(most.values())) == 1 and all((r.spec.get("rows") or math.inf) in most.values() for r in records):
+        return records
+    return [record for record in records if (record.spec.get("rows") or math.inf) == most[without_rows(record)]]
 
 
 def grouped(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
@@ -99,7 +118,7 @@ def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
     for method in sorted({str(s["method"]) for s in specs.values()}):
         same_method = {key: flat[key] for key in sorted(specs) if str(specs[key]["method"]) == method}
         shown = ["encoder"] if method in SIMPLE else []  # in front of the name
-        start = [] if method in COMBINED else shown or always
+        start = [ROWS, *([] if method in COMBINED else shown or always)]
         names = _distinguishing_settings(same_method, start, necks)
         for key, settings in same_method.items():
             texts = (_setting_text(k, settings.get(k)) for k in names if k not in shown)
@@ -188,6 +207,8 @@ def _setting_text(name: str, value: str | None) -> str:
     """
     if name == "predict" and value in (None, "model"):
         return ""
+    if name == ROWS:
+        return f"{int(value):,} rows" if value and value.isdecimal() and int(value) else ""
     short = name.removeprefix("method_args.").replace("_args.", ".")
     if value is None or value == "null":
         return f"no {name}" if name in VALUE_ONLY else f"{short}={'default' if value is None else 'none'}"

@@ -19,13 +19,13 @@ from holdfast.report.engagement import ENGAGED, engagement_lines, is_idle
 from holdfast.report.explain import explain
 from holdfast.report.forest import differences, forest_chart, forest_lines, forest_summary
 from holdfast.report.gap import IN_DOMAIN, gaps, headroom_text
-from holdfast.report.labels import grouped
+from holdfast.report.labels import grouped, largest
 from holdfast.report.predicted import predicted_sections
 from holdfast.report.runs import configurations, facts
 from holdfast.report.sections import Cell, Groups, Section
 from holdfast.report.significance import Against, against_baseline, decide
 from holdfast.report.streams import course_figures, stream_heatmap, transfers
-from holdfast.report.table import columns, costs, data_and_plan, rows, score_matrix, source_columns
+from holdfast.report.table import columns, costs, experiment, rows, score_matrix, source_columns
 from holdfast.report.terminal import Grid, grid_map
 from holdfast.report.words import format_cell, format_difference, format_number, format_p
 
@@ -37,11 +37,12 @@ def write_report(
     notes: Sequence[str] = (), source: Sequence[str] = (),
 ) -> Path:  # fmt: skip
     """Write the report, readable offline; `source` holds the command-line arguments that name the data."""
-    groups = grouped(records)
+    everything = list(records)
+    groups = grouped(largest(everything))
     records = [r for group in groups.values() for r in group]
     if not records:
         raise BadInput(f"no run records for the report {path}: run `holdfast compare` first or name another folder")
-    sections = {**_scores(records, groups, metric), **_streams(records, groups, metric)}
+    sections = {**_scores(records, groups, metric, everything), **_streams(records, groups, metric)}
     text = _template("page.html").render(
         title=title, metric=words.metric_name(metric), **sections,
         analyses=[*predicted_sections(groups), *coverage_sections(groups), *analysis_sections(groups, metric)],
@@ -56,12 +57,14 @@ def analysis_sections(groups: Groups, metric: str) -> list[Section]:
     return [section for name in modules for section in importlib.import_module(name).sections(groups, metric)]
 
 
-def _scores(records: Sequence[RunRecord], groups: Groups, metric: str) -> dict[str, Any]:
-    """Return scores, tests and costs for the template."""
+def _scores(
+    records: Sequence[RunRecord], groups: Groups, metric: str, everything: Sequence[RunRecord]
+) -> dict[str, Any]:
+    """Return scores, tests and costs for the template; the choice depends on `everything`, on fewer rows too."""
     table, spent = rows(records, metric), costs(records)
     # in-domain runs are references for the others and do not compete with them
     rivals = [r for r in records if r.spec.get("plan") != IN_DOMAIN] or records
-    mixed = len({data_and_plan(r) for r in rivals}) > 1
+    mixed = len({experiment(r) for r in rivals}) > 1
     ids = {r.id for r in rivals}
     shown = {label for label, group in groups.items() if any(r.id in ids for r in group)}
     entries = [] if mixed else differences({name: groups[name] for name in groups if name in shown}, metric)
@@ -78,7 +81,7 @@ def _scores(records: Sequence[RunRecord], groups: Groups, metric: str) -> dict[s
     }  # fmt: skip
     return {
         "headline": headline,
-        "decision": (decision := decide(rivals, metric)),
+        "decision": (decision := decide([r for r in everything if r.spec.get("plan") != IN_DOMAIN] or records, metric)),
         "explanation": "" if decision is None else explain(rivals, metric, decision),
         "headroom": "" if mixed else headroom_text(records, metric),
         "forest": forest_chart(entries, metric),

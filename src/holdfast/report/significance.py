@@ -1,10 +1,13 @@
 """Test every method against its baseline, and recommend the row with the highest expected score on unseen domains.
 
-The expected score of a method is that of its baseline plus its gain, shrunk by its uncertainty (`report.expected`); the
-gain must be probable as well. Simple baselines compete with their average, since none of them is more complex than ERM.
-So do combinations of runs, whose members and weights are chosen on source validation rows.
+One rule decides. The reference is the better one of plain training and the best simple baseline, by their averages.
+Another row replaces it if it is significantly better: a one-sided paired t test over pairs of seed and target, Holm's
+correction over all methods at one half of `LEVEL`, and over all combinations at the other half. Of several such rows
+the one with the highest expected gain wins, which is the measured gain shrunk by its uncertainty (`report.expected`).
+With rows of different numbers of training rows, the rule is applied to each number; the choice on a smaller sample
+counts only if its average there is also better than that of the choice on more rows.
 
-Tests are over pairs of seed and target, or per example if there are too few seeds.
+Tests in tables are over pairs of seed and target, or per example if there are too few seeds.
 """
 
 import math
@@ -17,22 +20,21 @@ from holdfast.report.engagement import is_idle
 from holdfast.report.expected import Gain, expected_gains
 from holdfast.report.labels import (
     BASELINE,
-    COMBINED,
     CONSTANT,
     configuration,
     grouped,
     is_collapsed,
     is_plain,
     settings_key,
+    without_rows,
 )
 from holdfast.report.statistics import McNemar, Paired, holm, mcnemar, paired_t
-from holdfast.report.table import Row, baselines, data_and_plan, rows
+from holdfast.report.table import Row, baselines, data_and_plan, experiment, rows
 from holdfast.report.words import format_difference, format_number, format_p
 
 MIN_SEEDS = 3  # fewer seeds do not allow a test over seeds
 LEVEL = 0.05
-CONFIDENCE = 0.8  # probability of a gain over its baseline that a recommended method needs
-MARGIN = 0.002  # of the average, that a combination must gain over simpler candidates
+FEWEST_PAIRS = 3  # of a test that decides
 METHOD = ("seed", "method", "method_args")  # a method may differ from its baseline in these settings
 NECK = ("neck", "neck_args")  # and from a plain baseline also in these
 
@@ -231,108 +233,126 @@ class Decision:
     label: str
     spec: dict[str, Any]
     why: str
+    expected: float | None = None  # score on an unseen domain; gains over the reference are shrunk
 
 
 def decide(records: Iterable[RunRecord], metric: str) -> Decision | None:
     """Recommend a configuration; None if no run is complete or the records mix data sets or plans."""
     accepted = [group for group in grouped(records).values() if not is_collapsed(group)]
     groups = grouped(record for group in accepted for record in group)  # their labels may be shorter
-    records = [record for group in groups.values() for record in group]
-    sign = -1 if metric in LOWER_IS_BETTER else 1
-    means = [(row, row.average.mean) for row in rows(records, metric) if row.average is not None]
-    table = [row for row, mean in sorted(means, key=lambda pair: -sign * pair[1]) if math.isfinite(mean)]
-    if len({data_and_plan(record) for record in records}) != 1 or not table:
+    if len({experiment(group[0]) for group in groups.values()}) != 1:
         return None
-    label, why = _choose(records, table, metric, sign)
-    return Decision(label, groups[label][0].spec, why)
+    labels = {configuration(group[0]): label for label, group in groups.items()}
+    sizes: dict[float, list[RunRecord]] = {}
+    for group in groups.values():
+        sizes.setdefault(group[0].spec.get("rows") or math.inf, []).extend(group)
+    best: tuple[float, Decision] | None = None
+    on_more_rows: set[str] = set()
+    for _, members in sorted(sizes.items(), key=lambda pair: -pair[0]):
+        chosen = _choose(members, metric)
+        if chosen is not None:
+            score, record, why, expected = chosen
+            if best is None or (score > best[0] and without_rows(record) not in on_more_rows):
+                best = score, Decision(labels[configuration(record)], record.spec, why, expected)
+        on_more_rows |= set(map(without_rows, members))
+    return None if best is None else best[1]
 
 
-def _choose(records: Sequence[RunRecord], table: Sequence[Row], metric: str, sign: int) -> tuple[str, str]:
-    """Return label and reason; `table` is sorted, the best row first."""
-    baseline = next((row for row in table if row.baseline), None)
+def _choose(records: Sequence[RunRecord], metric: str) -> tuple[float, RunRecord, str, float] | None:
+    """Return the choice among records on equally many rows: score (higher is better), record, reason, expectation."""
+    groups, sign = grouped(records), -1 if metric in LOWER_IS_BETTER else 1
+    scored = [row for row in rows(records, metric) if row.average is not None]
+    means = {row.label: row.average.mean for row in scored if row.average is not None}
+    table = [row for row in scored if math.isfinite(means[row.label])]
+    table.sort(key=lambda row: -sign * means[row.label])
+    if not table:
+        return None
+    reference = next((row for row in table if row.baseline or row.simple), None)
+
+    def chosen(row: Row, why: str, expected: float | None = None) -> tuple[float, RunRecord, str, float]:
+        mean = means[row.label]
+        return sign * mean, groups[row.label][0], why, mean if expected is None else expected
+
+    if reference is None:
+        return chosen(table[0], f"it has the best average, which cannot be tested because {BASELINE} was not run")
     if len(table) == 1:
-        return table[0].label, "it is the only configuration with complete runs"
-    if baseline is None:
-        return table[0].label, f"it has the best average, which cannot be tested because {BASELINE} was not run"
-    tests = {test.label: test for test in against_baseline(records, metric)}
+        return chosen(reference, "it is the only configuration with complete runs")
+    tests = {}
+    for combined in (False, True):
+        tests |= _one_sided([row for row in table if row.combined == combined], reference, groups, metric)
     gains = expected_gains({label: test.pairs for label, test in tests.items()}, lower_is_better=sign < 0)
-    candidates = [
-        (sign * score, row) for row in table if (score := _expected(row, table, tests, gains, sign)) is not None
-    ]
-    best = max(candidates, key=lambda candidate: candidate[0])[1]
-    if best.simple or best.combined:
-        return best.label, _simple_reason(best, table, baseline, metric)
-    if best is not baseline:
-        test, gain = tests[best.label], gains[best.label]
-        rival = next(other for other in table if other.label == test.rival)
-        measured = f"measured {format_difference(test.pairs.difference, metric)} over {test.pairs.n} seed-target pairs"
-        return best.label, (
-            f"it has the highest expected score, {format_difference(gain.mean, metric)} compared with {test.rival}, "
-            f"and is better with a probability of {format_probability(gain.probability)} ({measured}, p "
-            f"{format_p(test.p)} after Holm's correction){_compare_worst(best, rival, metric)}"
-        )
-    if tests:
-        idle = _idle_labels(list(tests.values()))
-        which = f"no method with an engaged mechanism (not engaged: {', '.join(idle)})" if idle else "no method"
-        return baseline.label, (
-            f"{which} is better than {BASELINE} with a probability of {format_probability(CONFIDENCE)} or more, and "
-            f"{baseline.label} is the simplest"
-        )
-    return baseline.label, (
-        f"fewer than three seeds cannot show that a method is better than {BASELINE}, and {baseline.label} is the "
-        f"simplest{_better_by_example(records, table)}; use --seeds 3 for a test over seeds"
+    better = [row for row in table if row.label in tests and tests[row.label].p < LEVEL / 2 and row.label in gains]
+    if better:
+        row = max(better, key=lambda row: sign * gains[row.label].mean)
+        gain = gains[row.label]
+        return chosen(row, _gain_reason(row, reference, tests[row.label], gain, metric), means[reference.label] + gain.mean)
+    why = _reference_reason(reference, table, metric)
+    return chosen(reference, why + _untested(table, reference, tests))
+
+
+@dataclass(frozen=True, slots=True)
+class _OneSided:
+    """Test whether a row is better than the reference."""
+
+    pairs: Paired
+    p: float  # Holm-corrected, one-sided
+
+
+def _one_sided(
+    candidates: Sequence[Row], reference: Row, groups: Mapping[str, list[RunRecord]], metric: str
+) -> dict[str, _OneSided]:
+    """Test the candidates that share enough pairs of seed and target with the reference."""
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    pairs = {}
+    for row in candidates:
+        if row is not reference and not row.simple and not row.baseline:
+            test = paired_over_seeds(groups[row.label], groups[reference.label], metric)
+            if test is not None and test.n >= FEWEST_PAIRS and test.p is not None:
+                pairs[row.label] = test
+    one_sided = [test.p / 2 if sign * test.difference > 0 else 1 - test.p / 2 for test in pairs.values() if test.p]
+    corrected = holm(list(one_sided))
+    return {
+        label: _OneSided(test, 1.0 if p is None else p)
+        for (label, test), p in zip(pairs.items(), corrected, strict=False)
+    }
+
+
+def paired_over_seeds(a: Iterable[RunRecord], b: Iterable[RunRecord], metric: str) -> Paired | None:
+    """Paired t test over seeds and targets; a combination of all seeds is paired with every seed of the other."""
+    left, right = _final_scores(a, metric), _final_scores(b, metric)
+    if {seed for seed, *_ in left} == {None}:
+        averages = {(episode, domain): score for (_, episode, domain), score in left.items()}
+        left = {key: averages[key[1:]] for key in right if key[1:] in averages}
+    shared = [key for key in left if key in right]
+    return paired_t([left[k] for k in shared], [right[k] for k in shared]) if shared else None
+
+
+def _gain_reason(row: Row, reference: Row, test: _OneSided, gain: Gain, metric: str) -> str:
+    measured = f"measured {format_difference(test.pairs.difference, metric)} over {test.pairs.n} seed-target pairs"
+    kind = "this combination of runs" if row.combined else "it"
+    return (
+        f"{kind} has the highest expected score of those that are significantly better than {reference.label}, "
+        f"{format_difference(gain.mean, metric)} compared with it ({measured}, p {_p_relation(test.p)}, one-sided, "
+        f"after Holm's correction){_compare_worst(row, reference, metric)}"
     )
 
 
-def _expected(
-    row: Row, table: Sequence[Row], tests: Mapping[str, Against], gains: Mapping[str, Gain], sign: int
-) -> float | None:
-    """Return the expected score of a row on unseen domains; None if it must not be recommended."""
-    assert row.average is not None
-    if row.baseline or row.simple or (row.combined and _is_worth_it(row, table, sign)):
-        return row.average.mean
-    gain = gains.get(row.label)
-    if row.combined or gain is None or gain.probability < CONFIDENCE:
-        return None
-    rival = next(other for other in table if other.label == tests[row.label].rival)
-    return None if rival.average is None else rival.average.mean + gain.mean
+def _reference_reason(reference: Row, table: Sequence[Row], metric: str) -> str:
+    """Explain the choice of plain training or of a simple baseline."""
+    other = next((row for row in table if row.baseline != reference.baseline and (row.baseline or row.simple)), None)
+    none = "no other method or combination is significantly better"
+    if other is None or other.average is None or reference.average is None:
+        return f"{none}, and {reference.label} is the simplest"
+    own, its = (format_number(each.average.mean, metric) for each in (reference, other) if each.average is not None)
+    return f"{own} against {its} of {other.label}, and {none}"
 
 
-def format_probability(probability: float) -> str:
-    """Format a probability in percent: `80%`, `more than 99%`."""
-    return "more than 99%" if probability > 0.99 else f"{probability:.0%}"
-
-
-def _is_worth_it(row: Row, table: Sequence[Row], sign: int) -> bool:
-    """Whether a combination gains at least `MARGIN` over every simpler row that may be chosen without a test."""
-    order = [other for other in COMBINED if other != row.label]
-    simpler = order[: COMBINED.index(row.label)] if row.label in COMBINED else order
-    others = [other for other in table if other.simple or other.baseline or other.label in simpler]
-    means = [(each, each.average.mean) for each in (row, *others) if each.average is not None]
-    return all(sign * (means[0][1] - other) >= MARGIN for _, other in means[1:])
-
-
-def _simple_reason(row: Row, table: Sequence[Row], baseline: Row, metric: str) -> str:
-    """Explain the choice of a simple baseline or a combination that is better than ERM."""
-    own, other = (format_number(each.average.mean, metric) for each in (row, baseline) if each.average is not None)
-    scores = f"{own} against {other} of {baseline.label}"
-    kind = "this combination of runs" if row.combined else "this simple baseline"
-    if row is table[0]:
-        return f"{kind} has the best average, {scores}"
-    return f"{kind} is better on average, {scores}, and no method has a higher expected score"
-
-
-def _better_by_example(records: Sequence[RunRecord], table: Sequence[Row]) -> str:
-    """Name the best method that is significantly better than its baseline on the examples of these runs."""
-    tests = {test.label: test for test in by_example(records) if is_significant(test)}
-    for row in table:
-        test = tests.get(row.label)
-        if test is not None and test.test.only_a > test.test.only_b:
-            return (
-                f"; in these runs {row.label} is correct on more examples than {test.rival} "
-                f"(p {format_p(test.p)}, McNemar's test), but other seeds may differ"
-            )
-    return ""
+def _untested(table: Sequence[Row], reference: Row, tests: Mapping[str, _OneSided]) -> str:
+    """State how many rows could not be tested, and what would help."""
+    left = [row for row in table if not (row.simple or row.baseline or row.label in tests)]
+    if not left:
+        return ""
+    return f"; {len(left)} of them could not be tested with so few pairs of seed and domain (--seeds 3 --budget 20m)"
 
 
 def _compare_worst(row: Row, rival: Row, metric: str) -> str:

@@ -14,10 +14,10 @@ from holdfast.report.axes import Axis
 from holdfast.report.explain import explain
 from holdfast.report.forest import GREY, Difference, difference_text, differences
 from holdfast.report.gap import IN_DOMAIN, headroom_text
-from holdfast.report.labels import grouped
+from holdfast.report.labels import grouped, largest
 from holdfast.report.plots import COLOURS, DARK
 from holdfast.report.significance import decide
-from holdfast.report.table import data_and_plan, rows
+from holdfast.report.table import experiment, rows
 
 MOST_ROWS = 10  # of the table and of the plot
 SIZE = (1600, 900)  # pixels, the proportions of a slide
@@ -51,15 +51,15 @@ class Summary:
 
 def summarise_records(records: Sequence[RunRecord], metric: str, title: str) -> Summary:
     """Collect the decision, the headroom and the differences of a set of records."""
-    groups = grouped(records)
+    groups = grouped(largest(records))
     rivals = {k: g for k, g in groups.items() if g[0].spec.get("plan") != IN_DOMAIN} or groups
     compared = [record for group in rivals.values() for record in group]
     table = rows(compared, metric)
     averages = {row.label: words.format_cell(row.average, metric) for row in table if row.average is not None}
-    if len({data_and_plan(record) for record in compared}) > 1:
+    if len({experiment(record) for record in compared}) > 1:
         text = "The records come from several data sets or plans, so no method is recommended."
         return Summary(title, metric, text, "", averages, [])
-    decision = decide(compared, metric)
+    decision = decide([r for r in records if r.spec.get("plan") != IN_DOMAIN] or compared, metric)
     text = words.headline(table, metric)
     if decision is not None:
         text = f"Recommended: {decision.label}. {explain(compared, metric, decision)}"

@@ -72,7 +72,12 @@ def baselines(groups: Mapping[str, Sequence[RunRecord]], key: tuple[str, ...]) -
 
 
 def data_and_plan(record: RunRecord) -> tuple[str, ...]:
-    """Return data and plan; averages are comparable only between records that share them."""
+    """Return data, plan and rows; averages are comparable only between records that share them."""
+    return *experiment(record), str(record.spec.get("rows") or 0)
+
+
+def experiment(record: RunRecord) -> tuple[str, ...]:
+    """Return data and plan; records of one comparison share them."""
     return tuple(str(record.spec.get(k)) for k in ("data", "fingerprint", "plan"))
 
 

@@ -15,7 +15,7 @@ from holdfast import catalog
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput, one_line
 from holdfast.core.files import write_text
-from holdfast.core.stopping import Deadline, Interrupted, TimeUp, until
+from holdfast.core.stopping import Interrupted, TimeUp, until
 from holdfast.methods.base import Metrics
 from holdfast.protocols.fit import Diverged, OutOfMemory
 from holdfast.protocols.plan import Episode
@@ -104,7 +104,7 @@ def run_job(job: Job, workspace: Workspace, *, tick: Tick | None) -> Outcome:
 def isolated(job: Job, workspace: Workspace, call: Callable[[], T]) -> T | Failed | Stopped:
     """Return the result of a call that belongs to a job, or why there is none."""
     try:
-        with until(deadline_of(workspace)):
+        with until(workspace.deadline):
             return call()
     except TimeUp:
         return Stopped()
@@ -143,16 +143,9 @@ def _origin(error: Exception) -> str:
     return f"{path.relative_to(PACKAGE.parent).as_posix()}:{line}"
 
 
-def deadline_of(workspace: Workspace) -> Deadline:
-    """Return the time at which the runs of a workspace stop."""
-    return getattr(workspace, "deadline", None) or Deadline()
-
-
 def worker_workspace(workspace: Workspace, *, threads: int, device: str = "") -> Workspace:
     """Return the workspace to send to worker processes."""
-    shared = workspace.for_worker(threads=threads, device=device)
-    vars(shared)["deadline"] = deadline_of(workspace)
-    return shared
+    return workspace.for_worker(threads=threads, device=device)
 
 
 class InputCache:
@@ -167,7 +160,8 @@ class InputCache:
         key = (spec.encoder, str(spec.encoder_args), spec.tune, spec.rows)
         if workspace.cache is None or key in self.seen or not (encodes(spec) or workspace.dataset.raw.kind == "image"):
             return None
-        outcome = isolated(job, workspace, lambda: assemble(spec, job.episode_in(workspace), workspace))
+        sampled = workspace.sampled(spec.rows)
+        outcome = isolated(job, workspace, lambda: assemble(spec, job.episode_in(workspace), sampled))
         if isinstance(outcome, Failed | Stopped):
             return outcome
         self.seen.add(key)

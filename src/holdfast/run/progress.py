@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,17 +24,14 @@ class ProgressListener:
     def note(self, sentence: str) -> None:
         """Something to say before the runs, such as the estimated time."""
 
-    def estimating(self) -> None:
-        """The time of the next runs is estimated; runs before them are over."""
-
-    def expect(self, left: Callable[[], float | None]) -> None:
-        """`left()` returns the seconds until everything is done, or None while they are unknown."""
+    def limit(self, left: Callable[[], float | None]) -> None:
+        """`left()` returns the seconds until the command ends, or None while they are unknown."""
 
     def encoding(self, done: int, total: int) -> None:
         """Features of `done` of `total` examples are computed."""
 
-    def searching(self, name: str) -> None:
-        """A run of a search begins, before those that are counted."""
+    def unit(self, unit: Any, records: Sequence[RunRecord], failures: Sequence[Any]) -> None:
+        """A unit of a comparison has finished with these records, or failed."""
 
     def start(self, total: int, finished: int) -> None:
         """The runs start; `finished` of `total` have a record already."""
@@ -74,8 +71,7 @@ class LoggingListener(ProgressListener):
     def __init__(self, watch: ProgressListener, log: TensorBoard | MLflow | WandB) -> None:
         self.watch, self.log = watch, log
         self.encoding, self.start, self.worker_steps = watch.encoding, watch.start, watch.worker_steps
-        self.note, self.expect, self.searching = watch.note, watch.expect, watch.searching
-        self.estimating = watch.estimating
+        self.note, self.limit, self.unit = watch.note, watch.limit, watch.unit
         self.steps, self.pending, self.running = 0, [], False
 
     def begin(self, name: str, steps: int) -> None:

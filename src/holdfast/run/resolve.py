@@ -12,11 +12,12 @@ from holdfast import catalog
 from holdfast.core.errors import BadInput, Damaged, unknown
 from holdfast.protocols.plan import Episode
 from holdfast.record import read
+from holdfast.report.labels import BASELINE
 from holdfast.run.assemble import augmentation, try_build
 from holdfast.run.baselines import baseline_specs
 from holdfast.run.jobs import Job
 from holdfast.run.settings import make_spec, min_domains, with_method, with_rates
-from holdfast.run.slate import choose_methods, merge_identical, training_domains
+from holdfast.run.slate import AUTO, choose_methods, merge_identical, training_domains
 from holdfast.run.workspace import Workspace, absent_classes_note
 from holdfast.spec import Spec
 
@@ -98,9 +99,17 @@ def resolve(request: Request, workspace: Workspace) -> list[Job]:
             job = Job.of(spec, episode)
             jobs[job.id] = job
             configurations.setdefault(str(replace(spec, seed=0)), (job, episode))
-    for job, episode in () if request.continues else configurations.values():  # a trained network is built already
+    for key, (job, episode) in (
+        {} if request.continues else configurations.items()
+    ):  # a trained network is built already
         if workspace.out is None or not (workspace.out / "records" / f"{job.id}.json").exists():
-            try_build(job.spec, episode, workspace)
+            try:
+                try_build(job.spec, episode, workspace)
+            except BadInput as error:
+                if tuple(request.methods) != (AUTO,) or job.spec.method == BASELINE:
+                    raise
+                workspace.notes.append(f"{job.spec.method} left out: {error}")
+                jobs = {id: each for id, each in jobs.items() if str(replace(each.spec, seed=0)) != key}
     return list(jobs.values())
 
 

@@ -39,6 +39,7 @@ from holdfast.spec import Spec
 from holdfast.tasks.regress import Regress
 
 Tick = Callable[[Metrics], None]  # called after every training step
+STATE_BYTES = 64 << 20  # of a trained state that a run stores, at most
 MILDER = 3.0  # by which the rate of a run that diverged is divided
 SCALE = "scale"  # mean and scale of the targets of a regression, stored with its outputs
 
@@ -70,8 +71,14 @@ def weights_path(out: Path, id: str) -> Path:
     return out / "weights" / f"{id}.safetensors"
 
 
+def state_path(out: Path, id: str) -> Path:
+    """Return the file with the trained state of a run, from which a model can be saved without another training."""
+    return out / "states" / f"{id}.safetensors"
+
+
 def run_episode(spec: Spec, episode: Episode, workspace: Workspace, *, tick: Tick | None = None) -> RunRecord:
     """Train one episode and save its record in `workspace.out`; return the saved record if there is one."""
+    workspace = workspace.sampled(spec.rows)
     assert workspace.out is not None
     path = record_path(spec, episode, workspace.out)
     if (finished := parallel.from_first(partial(read_finished, path))) is not None:
@@ -86,6 +93,8 @@ def run_episode(spec: Spec, episode: Episode, workspace: Workspace, *, tick: Tic
             save_tensors(outputs_path(workspace.out, record.id), outputs)
         if weights := _weights_for_soups(spec, assembly, workspace):
             save_tensors(weights_path(workspace.out, record.id), weights)
+        if workspace.keep_states and not weights and (state := _state(assembly)):
+            save_tensors(state_path(workspace.out, record.id), state)
         record.save(path.parent)
         saver.finish()
     return parallel.from_first(lambda: record)  # the cost is that of the first process
@@ -128,6 +137,17 @@ def _weights_for_soups(spec: Spec, assembly: Assembly, workspace: Workspace) -> 
     assert assembly.method is not None
     state = assembly.method.deployed.state_dict()
     if sum(value.numel() * value.element_size() for value in state.values()) > limit:
+        return {}
+    return {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
+
+
+def _state(assembly: Assembly) -> dict[str, Tensor]:
+    """Return the state of a trained network if it is small; empty for networks that grow."""
+    if assembly.following is not None:
+        return {}
+    assert assembly.method is not None
+    state = assembly.method.deployed.state_dict()
+    if sum(value.numel() * value.element_size() for value in state.values()) > STATE_BYTES:
         return {}
     return {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
 

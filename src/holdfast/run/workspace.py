@@ -21,6 +21,7 @@ from holdfast.core import parallel
 from holdfast.core.checkpoint import state_digest
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.files import cache_folder
+from holdfast.core.stopping import Deadline, stop_if_requested
 from holdfast.core.store import Store
 from holdfast.data.batches import Examples, prepare
 from holdfast.data.cache import cached_features, uncached_rows
@@ -30,12 +31,12 @@ from holdfast.data.load import load_data
 from holdfast.data.raw import Subset
 from holdfast.data.readers.columns import listed
 from holdfast.data.readers.memory import Source
+from holdfast.data.sampling import nested_order
 from holdfast.data.splits import rows_by_domain
 from holdfast.data.targets import measurements, separator_in
 from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled, unlabelled_parts, with_empty_labels
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation
 from holdfast.protocols.plan import Episode, score_known_classes
-from holdfast.core.stopping import stop_if_requested
 from holdfast.spec import Spec
 from holdfast.tasks.base import Prepared, Structured, Task
 
@@ -52,6 +53,7 @@ class Workspace:
     out: Path | None = None  # folder of records and checkpoints
     analyse: tuple[str, ...] = ()  # analyses of every run
     keep_outputs: bool = False  # store the outputs of every run, from which combinations are computed
+    keep_states: bool = False  # store the trained state of every run, for a model without another training
     weight_limits: dict[str, int] = field(default_factory=dict)  # method -> bytes of the weights that a run may store
     on_encoding: OnEncoding | None = None
     notes: list[str] = field(default_factory=list)  # remarks of `resolve`, for the report
@@ -65,9 +67,46 @@ class Workspace:
     macs: dict[str, int | None] = field(default_factory=dict)
     plans: dict[str, list[Episode]] = field(default_factory=dict)
     complete: Workspace | None = None  # of a sample: all examples, whose cached features the sample reads
+    deadline: Deadline = field(default_factory=Deadline)  # at which the runs stop
+    sizes: tuple[int, ...] = ()  # numbers of rows of nested samples, in ascending order; features are cached in parts
+    order: np.ndarray | None = None  # (n,) all rows, of which the first ones are a sample
+    samples: dict[int, Workspace] = field(default_factory=dict)  # by number of rows
+
+    def sampled(self, rows: int) -> Workspace:
+        """Return the workspace of a stratified sample of the rows; `self` for 0, or for all rows."""
+        if not rows or rows >= len(self.dataset):
+            return self
+        if rows not in self.samples:
+            chosen = np.sort(self._nested_order()[:rows])
+            shared = {"encoders": self.encoders, "macs": self.macs, "weight_limits": self.weight_limits}
+            self.samples[rows] = replace(
+                self, dataset=self.dataset.subset(chosen), complete=self, samples={}, order=None, stores={}, newest="",
+                features={}, structured={}, plans={}, **shared,
+            )  # fmt: skip
+        return self.samples[rows]
+
+    def _nested_order(self) -> np.ndarray:
+        if self.order is None:
+            self.order = nested_order(self.dataset)
+        return self.order
+
+    def _feature_groups(self) -> list[np.ndarray]:
+        """Return groups of rows whose features share a file: domains, each in parts that samples have in common."""
+        groups = [self.dataset.rows_of(name) for name in self.dataset.domains]
+        whole = self.complete or self
+        if len(whole.sizes) < 2:
+            return groups
+        place = np.empty(len(whole.dataset), dtype=np.int64)
+        place[whole._nested_order()] = np.arange(len(place))
+        own = np.arange(len(place)) if whole is self else np.sort(whole._nested_order()[: len(self.dataset)])
+        part = np.searchsorted(whole.sizes, place[own], side="right")  # (n,) the smallest sample with the row
+        pieces = [rows[part[rows] == i] for i in range(len(whole.sizes) + 1) for rows in groups]
+        return [rows for rows in pieces if len(rows)]
 
     def episodes(self, spec: Spec) -> list[Episode]:
-        """Return the episodes of the spec's plan; equal plans and seeds are generated once."""
+        """Return the episodes of the spec's plan on its rows; equal plans and seeds are generated once."""
+        if (own := self.sampled(spec.rows)) is not self:
+            return own.episodes(replace(spec, rows=0))
         key = _plan_key(spec)
         if key not in self.plans:
             options = {name: tuple(v) if isinstance(v, list) else v for name, v in spec.plan_args.items()}
@@ -152,14 +191,14 @@ class Workspace:
         elif isinstance(encoder, LearnedPreparation):  # another one per run, and cheap
             encoder.to(self.device).eval()
             features = self.examples(self.store(encoder)).map(encoder, np.arange(len(self.dataset)), shared=True)
-        elif self.complete is not None and not self.complete.rows_to_encode(encoder):
+        elif self.complete is not None and encoder in self.complete.features:
             assert isinstance(self.dataset.raw, Subset)
             features = self.complete.frozen_features(encoder)[torch.from_numpy(self.dataset.raw.rows)]
         if features is not None:
             self.features = {encoder: features}
             return features
-        key, groups = _feature_key(encoder), [self.dataset.rows_of(name) for name in self.dataset.domains]
-        encoded = 0
+        key, groups = _feature_key(encoder), self._feature_groups()
+        encoded = len(self.dataset) - uncached_rows(self.dataset.raw, groups, key=key, folder=self.cache)
 
         def count(rows: int) -> None:
             nonlocal encoded
@@ -184,8 +223,7 @@ class Workspace:
             return sum(map(self.rows_to_encode, forms))
         if isinstance(encoder, LearnedPreparation):
             return 0
-        groups = [self.dataset.rows_of(name) for name in self.dataset.domains]
-        return uncached_rows(self.dataset.raw, groups, key=_feature_key(encoder), folder=self.cache)
+        return uncached_rows(self.dataset.raw, self._feature_groups(), key=_feature_key(encoder), folder=self.cache)
 
     def for_worker(self, *, threads: int, device: str = "") -> Workspace:
         """Return a copy for another process: absolute paths and the state of this process, nothing prepared."""
@@ -199,6 +237,10 @@ class Workspace:
             analyse=self.analyse,
             keep_outputs=self.keep_outputs,
             weight_limits=self.weight_limits,
+            keep_states=self.keep_states,
+            deadline=self.deadline,
+            sizes=self.sizes,
+            order=self.order,
             worker=WorkerState(threads, variables, catalog.user_parts()),
         )
 

@@ -13,13 +13,11 @@ from typing import Any
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder, write_text
 from holdfast.data.readers.memory import Source
-from holdfast.protocols.fit import Diverged
 from holdfast.record import LOWER_IS_BETTER, RunRecord, paths, run_id
 from holdfast.report.page import write_report
 from holdfast.report.selection import CRITERIA, Choice, choose, overall, trial
 from holdfast.report.table import flat_table
-from holdfast.run.execute import run_all
-from holdfast.run.jobs import Engine
+from holdfast.run.jobs import Engine, Failed, Job
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import EXPERIMENT, Request, check_records, method_names, resolve, seed_list
 from holdfast.run.settings import make_spec
@@ -27,6 +25,7 @@ from holdfast.run.slate import choose_methods
 from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.search.space import make_sampler, space_of
 from holdfast.spec import Spec
+from holdfast.train.work import run_all
 
 NOT_IN_CONFIG = ("data", "fingerprint", "seed", "plan", "plan_args", "select", "precision")
 FOLDS = "leave-one-domain-out"
@@ -209,7 +208,7 @@ class _StartOnce(ProgressListener):
         self.watch, self.rounds, self.started = watch or ProgressListener(), rounds, False
         self.begin, self.step, self.end = self.watch.begin, self.watch.step, self.watch.end
         self.encoding, self.worker_steps = self.watch.encoding, self.watch.worker_steps
-        self.note, self.expect, self.searching = self.watch.note, self.watch.expect, self.watch.searching
+        self.note, self.limit, self.unit = self.watch.note, self.watch.limit, self.watch.unit
 
     def start(self, total: int, finished: int) -> None:
         if not self.started:
@@ -241,7 +240,7 @@ class Search:
         specs = [spec for spec in specs if not self._has_failed(spec)]
         jobs = resolve(Request(specs=specs), self.workspace) if specs else []
         for record in run_all(
-            jobs, self.workspace, watch=self.watch, engine=self.engine, on_divergence=self._write_failure
+            jobs, self.workspace, watch=self.watch, engine=self.engine, on_failure=self._write_failure
         ):
             fold = self.select == FOLDS and record.spec["plan"] == "cross-dataset"
             (self.folds if fold else self.runs).append(record)
@@ -276,7 +275,8 @@ class Search:
                 rest = [domain for domain in domains if domain not in pair]
                 yield replace(spec, plan="cross-dataset", plan_args={"targets": list(pair), "sources": rest} | share)
 
-    def _write_failure(self, spec: Spec, error: Diverged) -> None:
+    def _write_failure(self, job: Job, failed: Failed) -> None:
+        spec, error = job.spec, failed.cause
         number = self.trials[trial(spec.json())].number
         write_text(self._failure_path(spec), f"{spec.method}, trial {number}, seed {spec.seed} is left out: {error}")
         self._has_failed(spec)

@@ -1,0 +1,294 @@
+"""Connects the order of work with its runs: which jobs a unit has, and what has finished, failed or stopped."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from holdfast import catalog
+from holdfast.catalog.training import default_length, learns
+from holdfast.core import parallel
+from holdfast.core.errors import BadInput
+from holdfast.record import LOWER_IS_BETTER, RunRecord
+from holdfast.report.labels import BASELINE, CONSTANT, SIMPLE, settings_key
+from holdfast.report.selection import train_validation
+from holdfast.run.assemble import encodes
+from holdfast.run.jobs import Failed, Job, Outcome
+from holdfast.run.progress import ProgressListener
+from holdfast.run.resolve import check_episode
+from holdfast.run.slate import is_simple
+from holdfast.run.train import outputs_path, weights_path
+from holdfast.run.workspace import Workspace
+from holdfast.spec import Spec
+from holdfast.train import queue
+from holdfast.train.queue import CHOSEN, Candidate, Finished, Unit, best_factors, next_units
+from holdfast.train.work import record_of
+
+MIN_STEPS = 100  # shorter runs do not show which rate is better
+ALL_DOMAINS = ""  # target of the choice for a model of all domains
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that failed, and why."""
+
+    unit: Unit
+    episode: str
+    cause: str
+    kind: str
+
+    def json(self) -> dict[str, object]:
+        """Return the form for `--json`."""
+        return {"method": self.unit.name, "seed": self.unit.seed, "episode": self.episode, "cause": self.cause}
+
+
+@dataclass(frozen=True)
+class RateChoice:
+    """The rate that was chosen for one method and target, and the validation score of every rate."""
+
+    method: str
+    target: str  # name of the episode; empty for a model of all domains
+    rate: float
+    scores: dict[float, float]
+    configuration: str = ""  # of the runs with this rate: necks may distinguish several of one method
+
+    def json(self) -> dict[str, object]:
+        """Return the form for `--json`."""
+        scores = {f"{rate:g}": score for rate, score in self.scores.items()}
+        return {"method": self.method, "target": self.target, "lr": self.rate, "scores": scores}
+
+
+def final_rates(choices: Iterable[RateChoice]) -> dict[str, float]:
+    """Map configuration to the rate for a model of all domains."""
+    return {choice.configuration: choice.rate for choice in choices if choice.target == ALL_DOMAINS}
+
+
+def rate_notes(choices: Sequence[RateChoice]) -> list[str]:
+    """Return one sentence with the rates per method."""
+    by_method: dict[str, dict[str, list[str]]] = {}
+    for choice in choices:
+        if choice.target != ALL_DOMAINS:
+            by_method.setdefault(choice.method, {}).setdefault(f"{choice.rate:g}", []).append(choice.target)
+    texts = []
+    for method, rates in by_method.items():
+        chosen = [rate if len(rates) == 1 else f"{rate} ({', '.join(targets)})" for rate, targets in rates.items()]
+        texts.append(f"{method} {', '.join(chosen)}")
+    return [f"learning rates chosen on source domains: {'; '.join(texts)}"] if texts else []
+
+
+@dataclass
+class _Open:
+    """A unit that has begun: jobs to begin, jobs that run, and records of finished ones by episode."""
+
+    waiting: deque[Job]
+    running: set[str] = field(default_factory=set)
+    records: dict[str, RunRecord] = field(default_factory=dict)
+    failed: bool = False
+
+
+class Board:
+    """Gives the jobs of units to an engine in the order of the queue, and collects their outcomes."""
+
+    def __init__(
+        self, specs: Sequence[Spec], seeds: Sequence[int], workspace: Workspace, *, limit: float, search: bool,
+        workers: int = 1, watch: ProgressListener | None = None,
+    ) -> None:  # fmt: skip
+        """Plan the units of specs with the first seed; `search` tries other rates where an encoder learns."""
+        self.workspace, self.workers, self.watch = workspace, workers, watch or ProgressListener()
+        self.specs = {name: spec for spec in specs for name in [unit_name(spec)]}
+        candidates = [_candidate(name, spec, seeds, search=search) for name, spec in self.specs.items()]
+        sizes = workspace.sizes or (len(workspace.dataset),)
+        self.request = queue.Request(tuple(candidates), sizes, limit)
+        self.finished: dict[Unit, Finished] = {}
+        self.records: dict[Unit, dict[str, RunRecord]] = {}  # of finished units, by episode
+        self.failures: list[Failure] = []
+        self.open: dict[Unit, _Open] = {}
+        self.units: dict[str, Unit] = {}  # id of a job -> its unit
+
+    def next_job(self) -> Job | None:
+        """Return the next job of the unit that began first, or of the next unit; None if the time is up."""
+        while not self.workspace.deadline.passed():
+            for unit, state in self.open.items():
+                if state.waiting:
+                    job = state.waiting.popleft()
+                    state.running.add(job.id)
+                    self.units[job.id] = unit
+                    return job
+            units = (unit for unit in next_units(self.finished, self.request) if unit not in self.open)
+            unit = next(units, None)
+            if unit is None:
+                return None
+            self._begin(unit)
+        return None
+
+    def _begin(self, unit: Unit) -> None:
+        """Open a unit and read its finished records."""
+        try:
+            jobs = self._jobs(unit)
+            saved = [(job, record_of(job, self.workspace)) for job in jobs]
+        except BadInput as error:
+            self.failures.append(Failure(unit, "", str(error), "error"))
+            self.open[unit] = _Open(deque(), failed=True)
+            self._close(unit)
+            return
+        records = {job.episode: record for job, record in saved if record is not None}
+        self.open[unit] = _Open(deque(job for job, record in saved if record is None), records=records)
+        self._close(unit)
+
+    def _jobs(self, unit: Unit) -> list[Job]:
+        """Return one job per episode of a unit."""
+        spec = sized(self.specs[unit.name], self._rows(unit), self.workspace)
+        spec = replace(spec, seed=unit.seed)
+        if unit.factor not in (1.0, CHOSEN):
+            spec = replace(spec, lr=spec.lr * unit.factor)
+        jobs = []
+        for episode in self.workspace.episodes(spec):
+            check_episode(spec, episode)
+            own = self._chosen(spec, unit, episode.name) if unit.factor == CHOSEN else spec
+            jobs.append(Job.of(own, episode))
+        return jobs
+
+    def _chosen(self, spec: Spec, unit: Unit, episode: str) -> Spec:
+        """Return the spec with the rate that the first seed chose for an episode, and the list of all rates."""
+        first = replace(unit, seed=self._first_seed(unit), factor=1.0)
+        factors = best_factors(self.finished, first)
+        tried = sorted(each.factor for each in self.finished if each == replace(first, factor=each.factor))
+        rates = [round(spec.lr * factor, 12) for factor in tried if factor != CHOSEN]
+        return replace(spec, lr=spec.lr * factors.get(episode, 1.0), searched={"lr": rates})
+
+    def _first_seed(self, unit: Unit) -> int:
+        return next(each.seeds[0] for each in self.request.candidates if each.name == unit.name)
+
+    def _rows(self, unit: Unit) -> int:
+        return 0 if unit.rows >= len(self.workspace.dataset) else unit.rows
+
+    def add(self, job: Job, outcome: Outcome) -> None:
+        """Take note of the outcome of a job; after a failure the other runs of the unit do not begin."""
+        unit = self.units.get(job.id)
+        if unit is None:  # in the other processes of a distributed run
+            return
+        state = self.open[unit]
+        state.running.discard(job.id)
+        if isinstance(outcome, RunRecord):
+            state.records[job.episode] = outcome
+        elif isinstance(outcome, Failed):
+            self.failures.append(Failure(unit, job.episode, outcome.cause, outcome.kind))
+            state.failed = True
+            state.waiting.clear()
+        else:
+            return
+        self._close(unit)
+
+    def _close(self, unit: Unit) -> None:
+        """Finish a unit of which nothing is left to run."""
+        state = self.open[unit]
+        if state.waiting or state.running:
+            return
+        records = {} if state.failed else state.records
+        seconds = sum(record.cost.get("seconds") or 0.0 for record in state.records.values()) / self.workers
+        self.finished[unit] = Finished({name: score_of(record) for name, record in records.items()}, seconds)
+        self.records[unit] = records
+        del self.open[unit]
+        self.watch.unit(unit, list(records.values()), [each for each in self.failures if each.unit == unit])
+
+    def unfinished(self) -> list[Unit]:
+        """Return the units that began and were stopped, then those that never began."""
+        waiting = [unit for unit in next_units(self.finished, self.request) if unit not in self.open]
+        return [*self.open, *waiting]
+
+    def results(self) -> list[RunRecord]:
+        """Return the records of all finished units, each configuration with its chosen rate.
+
+        Runs at other rates than the chosen one are left out; those at the chosen rate are stored again as runs of a
+        searched rate, so that all seeds of a configuration have equal settings.
+        """
+        records: list[RunRecord] = []
+        for unit, by_episode in self.records.items():
+            if unit.factor not in (1.0, CHOSEN):
+                continue
+            factors = best_factors(self.finished, unit) if unit.factor == 1.0 and self._is_first(unit) else {}
+            for episode, record in by_episode.items():
+                if not factors:
+                    records.append(record)
+                    continue
+                own = self.records[replace(unit, factor=factors.get(episode, 1.0))][episode]
+                records.append(self._adopted(own, unit, episode))
+        return records
+
+    def _is_first(self, unit: Unit) -> bool:
+        return unit.seed == self._first_seed(unit)
+
+    def _adopted(self, record: RunRecord, unit: Unit, episode: str) -> RunRecord:
+        """Store a run again with the list of rates that it was chosen from, and its outputs and weights."""
+        base = replace(sized(self.specs[unit.name], self._rows(unit), self.workspace), seed=unit.seed)
+        adopted = replace(record, spec=self._chosen(base, unit, episode).json())
+        out = self.workspace.out
+        if out is not None and parallel.is_first() and not (out / "records" / f"{adopted.id}.json").exists():
+            for path in (outputs_path, weights_path):
+                with suppress(FileNotFoundError, FileExistsError):
+                    os.link(path(out, record.id), path(out, adopted.id))
+            adopted.save(out / "records")
+        return adopted
+
+    def choices(self) -> list[RateChoice]:
+        """Return the rates that were chosen, per method and target, and for a model of all domains."""
+        choices = []
+        for unit in self.records:
+            factors = best_factors(self.finished, unit) if unit.factor == 1.0 and self._is_first(unit) else {}
+            if not factors:
+                continue
+            base = replace(sized(self.specs[unit.name], self._rows(unit), self.workspace), seed=unit.seed)
+            tried = {
+                each.factor: outcome for each, outcome in self.finished.items()
+                if each == replace(unit, factor=each.factor) and each.factor != CHOSEN
+            }  # fmt: skip
+            sign = -1 if base.metric in LOWER_IS_BETTER else 1
+            for target in (*factors, ALL_DOMAINS):
+                scores = {
+                    base.lr * factor: sign * score for factor, outcome in tried.items()
+                    if (score := outcome.scores.get(target) if target else outcome.score) is not None
+                }  # fmt: skip
+                best = base.lr * factors[target] if target else max(scores, key=lambda lr: sign * scores[lr])
+                key = settings_key(self._chosen(base, unit, target).json(), "seed")
+                choices.append(RateChoice(base.method, target, best, scores, key))
+        return choices
+
+
+def unit_name(spec: Spec) -> str:
+    """Return the method of a spec with its neck, and for a simple baseline its encoder."""
+    name = spec.method if spec.neck in ("none", "projection") else f"{spec.neck}+{spec.method}"
+    return f"{spec.encoder} + {name}" if is_simple(spec.method) and spec.method not in CONSTANT else name
+
+
+def _candidate(name: str, spec: Spec, seeds: Sequence[int], *, search: bool) -> Candidate:
+    """Return the candidate for a spec; a method that is solved at once needs one seed where it has no validation."""
+    plain = spec.method == BASELINE and spec.neck in ("none", "projection")
+    role = queue.CONSTANT if spec.method in CONSTANT else queue.SIMPLE if spec.method in SIMPLE else queue.METHOD
+    role = queue.BASELINE if plain else role
+    return Candidate(name, role, encodes(spec), tuple(seeds), search and is_searchable(spec))
+
+
+def is_searchable(spec: Spec) -> bool:
+    """Whether the rate of a spec is worth a search: its encoder learns, long enough, and not on a stream."""
+    entry = catalog.lookup("encoders", spec.encoder)
+    return learns(entry, spec.tune) and not is_simple(spec.method) and spec.plan != "stream" and spec.steps >= MIN_STEPS
+
+
+def sized(spec: Spec, rows: int, workspace: Workspace) -> Spec:
+    """Return the spec for a sample of the rows, with the number of steps that suits it unless the user chose one."""
+    if not rows:
+        return spec
+    domains = len(workspace.dataset.domains)
+    default = default_length(len(workspace.dataset), domains, spec.batch)
+    if all(getattr(spec, name) == value for name, value in default.items()):
+        spec = replace(spec, **default_length(rows, domains, spec.batch))
+    return replace(spec, rows=rows)
+
+
+def score_of(record: RunRecord) -> float:
+    """Return the mean score of a run on validation rows of its sources, higher is better."""
+    score = train_validation(record)
+    return float("-inf") if score is None else score

@@ -1,0 +1,209 @@
+"""The order of work of a comparison: one pure function from what has finished to what comes next.
+
+Work is done in units: one method with one seed, one learning rate and one number of rows, on all targets. Units are
+worked off in order of value until the time is up, so that whatever has finished is a valid comparison:
+
+1. the constant, one simple baseline that needs no encoding, and plain training (the baseline) at its default rate
+2. the other simple baselines; on large data, simple baselines and plain training on more rows
+3. the first seed of every other method, in the order of the slate
+4. other learning rates of plain training, then of the leading methods
+5. further seeds: plain training and leaders first, then the others
+6. on large data, the same on more rows
+
+The first units of large data read a stratified sample of its rows. A candidate goes on to the largest sample on which
+its unit takes at most the share `GROWTH` of the limit, by the time of its finished units; methods run on the sample
+that plain training reached. Leaders are the methods with the best scores on source validation rows: no score of a
+target changes the order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+LEADERS = 2  # methods whose rates and seeds come before those of the others
+FACTORS = (3.0, 1 / 3)  # of the default rate, in this order
+EDGE = 3.0  # if the largest or the smallest factor is best, the next one by this ratio is tried
+CHOSEN = 0.0  # factor of units that use the best factor of the first seed, per target
+GROWTH = 0.2  # share of the limit that a unit on more rows may take before other methods run
+CONSTANT, SIMPLE, BASELINE, METHOD = "constant", "simple", "baseline", "method"  # roles
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method of the comparison: its role, whether it reads features of a frozen encoder, and what it needs."""
+
+    name: str
+    role: str = METHOD
+    encodes: bool = False
+    seeds: tuple[int, ...] = (0,)
+    searched: bool = False  # whether other learning rates are tried
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One method, one seed, one rate and a number of rows, on all targets; and why it is next."""
+
+    name: str
+    seed: int = 0
+    factor: float = 1.0  # of the default rate, or CHOSEN
+    rows: int = 0
+    why: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Outcome of a unit: validation scores of the sources per target, higher is better, and its time.
+
+    A unit without scores failed on at least one target.
+    """
+
+    scores: Mapping[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def score(self) -> float | None:
+        """The mean over targets; None if the unit failed."""
+        return math.fsum(self.scores.values()) / len(self.scores) if self.scores else None
+
+
+@dataclass(frozen=True)
+class Request:
+    """Candidates in the order of their promise, the numbers of rows in ascending order, and the limit in seconds."""
+
+    candidates: tuple[Candidate, ...]
+    sizes: tuple[int, ...]
+    limit: float = math.inf
+
+    def having(self, *roles: str) -> list[Candidate]:
+        """Return the candidates with one of these roles."""
+        return [each for each in self.candidates if each.role in roles]
+
+
+def next_units(finished: Mapping[Unit, Finished], request: Request) -> list[Unit]:
+    """Return the units that are worth running and are not finished, the most valuable first; empty when all is done.
+
+    Any of them may begin while others run. What depends on the outcome of unfinished units is not among them yet.
+    """
+    units = dict.fromkeys(_Order(finished, request).units())
+    return [unit for unit in units if unit not in finished]
+
+
+def best_factors(finished: Mapping[Unit, Finished], unit: Unit) -> dict[str, float]:
+    """Map every target to the factor with the best validation scores of its sources; empty before the search is over.
+
+    The default factor wins ties.
+    """
+    tried = {each.factor: outcome for each, outcome in finished.items() if each == replace(unit, factor=each.factor)}
+    if not {1.0, *FACTORS} <= tried.keys():
+        return {}
+    factors = [1.0, *(factor for factor in tried if factor not in (1.0, CHOSEN))]
+    best: dict[str, float] = {}
+    for target in dict.fromkeys(target for outcome in tried.values() for target in outcome.scores):
+        scores = {factor: tried[factor].scores[target] for factor in factors if target in tried[factor].scores}
+        best[target] = max(scores, key=lambda factor: scores[factor])
+    return best
+
+
+@dataclass(frozen=True)
+class _Order:
+    finished: Mapping[Unit, Finished]
+    request: Request
+
+    def units(self) -> Iterator[Unit]:
+        """Yield all units in order, finished ones included, as far as the outcomes known so far determine it."""
+        request, (first, *_) = self.request, self.request.sizes
+        constant, simple, baseline = (request.having(role) for role in (CONSTANT, SIMPLE, BASELINE))
+        quick = sorted(simple, key=lambda each: each.encodes)[:1]
+        yield from _firsts(constant, first, "a constant, which every method must beat")
+        yield from _firsts(quick, first, "a simple baseline that needs no encoding")
+        yield from _firsts(baseline, first, "plain training at its default rate")
+        yield from _firsts(simple, first, "a simple baseline")
+        for candidate in (*simple, *baseline):
+            yield from (_first(candidate, rows, "more rows") for rows in self.path(candidate))
+        reached = self.reached()
+        for rows in request.sizes[request.sizes.index(reached) :]:
+            yield from _firsts([*constant, *simple, *baseline], rows, "more rows")
+            yield from self.at(rows)
+
+    def at(self, rows: int) -> Iterator[Unit]:
+        """Yield first seeds, rates and further seeds on a number of rows."""
+        simple, baseline, methods = (self.request.having(role) for role in (SIMPLE, BASELINE, METHOD))
+        yield from _firsts(methods, rows, "the first seed of a method")
+        for candidate in baseline:
+            yield from self.rates(candidate, rows)
+        if any(unit not in self.finished for unit in _firsts(methods, rows)):
+            return  # the leaders are not known yet
+        leaders = self.leaders(rows)
+        for candidate in leaders:
+            yield from self.rates(candidate, rows)
+        yield from self.seeds([*baseline, *leaders], rows, "another seed of plain training and of leading methods")
+        yield from self.seeds([*simple, *(each for each in methods if each not in leaders)], rows, "another seed")
+
+    def path(self, candidate: Candidate) -> Iterator[int]:
+        """Yield the numbers of rows on which a candidate runs before other methods, by the time of finished units."""
+        sizes, rows = self.request.sizes, self.request.sizes[0]
+        while True:
+            yield rows
+            outcome = self.finished.get(_first(candidate, rows))
+            if outcome is None or outcome.score is None:
+                return
+            affordable = GROWTH * self.request.limit / max(outcome.seconds, 1e-9) * rows
+            larger = [size for size in sizes if rows < size <= affordable]
+            if not larger:
+                return
+            rows = larger[-1]
+
+    def reached(self) -> int:
+        """Return the number of rows on which the methods run, as far as it is known."""
+        candidates = self.request.having(BASELINE) or self.request.having(SIMPLE)
+        return min((list(self.path(each))[-1] for each in candidates), default=self.request.sizes[-1])
+
+    def leaders(self, rows: int) -> list[Candidate]:
+        """Return the methods with the best validation scores of their first seeds; of equal ones the first."""
+        outcomes = {each: self.finished[_first(each, rows)].score for each in self.request.having(METHOD)}
+        scores = {each: score for each, score in outcomes.items() if score is not None}
+        return sorted(scores, key=lambda each: -scores[each])[:LEADERS]
+
+    def rates(self, candidate: Candidate, rows: int) -> Iterator[Unit]:
+        """Yield the other rates of a candidate, and the next ones if the largest or the smallest is best somewhere."""
+        unit = _first(candidate, rows, "another learning rate, chosen on source domains")
+        if not candidate.searched or self.has_failed(unit):
+            return
+        yield from (replace(unit, factor=factor) for factor in FACTORS)
+        chosen = self.overall(unit)
+        if chosen == max(FACTORS):
+            yield replace(unit, factor=chosen * EDGE)
+        elif chosen == min(FACTORS):
+            yield replace(unit, factor=chosen / EDGE)
+
+    def overall(self, unit: Unit) -> float:
+        """Return the factor with the best mean score over targets among the default one and `FACTORS`."""
+        outcomes = {factor: self.finished.get(replace(unit, factor=factor)) for factor in (1.0, *FACTORS)}
+        if any(outcome is None for outcome in outcomes.values()):
+            return 1.0
+        scores = {factor: each.score for factor, each in outcomes.items() if each and each.score is not None}
+        return max(scores, key=lambda factor: scores[factor], default=1.0)
+
+    def seeds(self, candidates: Sequence[Candidate], rows: int, why: str) -> Iterator[Unit]:
+        """Yield the further seeds of candidates whose first seed did not fail, one seed of each in turn."""
+        usable = [each for each in candidates if not self.has_failed(_first(each, rows))]
+        for number in range(1, max((len(each.seeds) for each in usable), default=1)):
+            for candidate in usable:
+                if number < len(candidate.seeds):
+                    factor = CHOSEN if best_factors(self.finished, _first(candidate, rows)) else 1.0
+                    yield Unit(candidate.name, candidate.seeds[number], factor, rows, why)
+
+    def has_failed(self, unit: Unit) -> bool:
+        """Whether a unit has finished without scores."""
+        return unit in self.finished and self.finished[unit].score is None
+
+
+def _first(candidate: Candidate, rows: int, why: str = "") -> Unit:
+    return Unit(candidate.name, candidate.seeds[0], 1.0, rows, why)
+
+
+def _firsts(candidates: Sequence[Candidate], rows: int, why: str = "") -> Iterator[Unit]:
+    """Yield the first seeds of candidates at their default rate."""
+    yield from (_first(each, rows, why) for each in candidates)
