@@ -16,7 +16,7 @@ FUNCTIONS = {f"os.{name}" for name in ("fork", "killpg", "getpgid", "setsid", "g
 FUNCTIONS |= {f"signal.{name}" for name in ("SIGKILL", "SIGALRM", "SIGHUP", "SIGUSR1")}
 GUARDED = {
     "bench/engines.py",  # starts and kills a cluster of Ray, whose nodes run on Linux
-    "run/template.py",  # forks workers on Linux only
+    "core/forking.py",  # forks workers on Linux only
 }
 
 # other packages may import these modules, since they have their own versions for each system

@@ -109,7 +109,7 @@ def _stop_at_signal() -> None:
 
 @contextmanager
 def _limited_threads() -> Iterator[None]:
-    """Use at most as many threads as cores, of which a container may have fewer than the machine."""
+    """Limit the threads to the cores, of which a container may have fewer than the machine."""
     before, count = torch.get_num_threads(), cores()
     limits = {pool["prefix"]: min(pool["num_threads"], count) for pool in threadpoolctl.threadpool_info()}
     with threadpoolctl.threadpool_limits(limits):
@@ -157,21 +157,25 @@ class _Pool:
 
     def _begin_jobs(self, stack: ExitStack) -> Outcomes:
         """Begin jobs while there is room; yield those that cannot run, and the ones that run in this process."""
-        while not self.alone and len(self._busy()) < self.capacity.count and (job := self._next()) is not None:
-            if self._runs_here(job) or (self.start is None and self._is_last()):
+        while True:
+            if self.alone:
+                if self._busy():
+                    return
+                job = self.alone.popleft()
+                if self.attempts[job.id]:
+                    for worker in list(self.workers):  # idle ones, whose memory is then free
+                        self._close(worker)
+                    self._begin(job, stack, alone=True)
+                    return
+                yield job, _run_here(job, self.workspace, self.watch)
+            elif len(self._busy()) == self.capacity.count or (job := self._next()) is None:
+                return
+            elif self._runs_here(job) or (self.start is None and self._is_last()):
                 self.alone.append(job)
             elif (outcome := self.cache.fill(job)) is not None:
                 yield job, outcome
             else:
                 self._begin(job, stack)
-        if self.alone and not self._busy():
-            job = self.alone.popleft()
-            if self.attempts[job.id]:
-                for worker in list(self.workers):  # idle ones, whose memory is then free
-                    self._close(worker)
-                self._begin(job, stack, alone=True)
-            else:
-                yield job, _run_here(job, self.workspace, self.watch)
 
     def _runs_here(self, job: Job) -> bool:
         """Whether a job needs this process, or all cores."""

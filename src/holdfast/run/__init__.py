@@ -1,1 +1,1 @@
-"""From a request to records: resolve, assemble, train, and the engines that run jobs."""
+"""From a request to records: resolve, assemble, train, and the interface of the engines that run jobs."""

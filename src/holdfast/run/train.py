@@ -111,9 +111,13 @@ def _train_repeatedly(
         except Diverged as error:
             if parallel.active() or _is_solved(spec):
                 raise
-            milder.follow(saver, str(error))
+            milder.follow(saver, str(error).partition(";")[0])
     changed = replace(spec, lr=spec.lr / MILDER, clip=spec.clip / MILDER if spec.clip else 1.0)
-    record, assembly = train(changed, episode, workspace, saver=milder, **options)
+    try:
+        record, assembly = train(changed, episode, workspace, saver=milder, **options)
+    except Diverged as error:
+        message = f"{error}; this was the second attempt, with lr {changed.lr:g} and clip {changed.clip:g}"
+        raise Diverged.at(message, error.step, error.rows) from None
     remark = {"lr": changed.lr, "clip": changed.clip, "because": milder.reason or "training diverged"}
     stages = [*record.stages[:-1], {**record.stages[-1], "repeated": remark}]
     return replace(record, spec=spec.json(), stages=stages), assembly
