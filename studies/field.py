@@ -96,11 +96,12 @@ def summary(trial: Trial, finished: Finished, out: Path) -> dict[str, Any]:
     schedule = document.get("time") or {}
     limit = trial.limit if trial.budget != DEFAULT else schedule.get("budget")
     first = (records or [None])[0]
+    spec = {} if first is None else first.spec
     measured = {
         "set": trial.name, "budget": trial.budget, "busy": trial.busy, "device": trial.device,
         "code": finished.code, "error": finished.error, "limit": limit, "seconds": round(finished.seconds, 2),
         "cpu": round(finished.cpu, 2), "erm_seconds": first_complete(saved, out / "records", finished.started),
-        "metric": None if first is None else first.spec["metric"], "task": None if first is None else first.spec["task"],
+        "metric": spec.get("metric"), "task": spec.get("task"),
         "methods": methods_of(records), "failed": document.get("failed") or [], "machine": machine(first),
         "code_version": {} if first is None else first.code,
     }  # fmt: skip

@@ -84,9 +84,9 @@ def read_rows(path: Path, entry: FieldSet) -> Rows:
         return Rows(arrays["x"], arrays["y"].astype(str), arrays["domain"].astype(str))
     frame = read_table(path, entry).dropna(subset=[entry.label, entry.domain])
     label, domain = (frame.pop(name).to_numpy(dtype=str) for name in (entry.label, entry.domain))
-    inputs: Any = frame
+    inputs: Any = frame.drop(columns="id", errors="ignore")
     if entry.kind == "text":
-        texts = [name for name in ("title", *TEXT_COLUMNS) if name in frame]
+        texts = [name for name in frame if name in ("title", *TEXT_COLUMNS)]
         inputs = frame[texts].fillna("").agg(" | ".join, axis=1).to_numpy(dtype=object)
     elif SMILES in frame:
         inputs = frame[SMILES].to_numpy(dtype=object)
