@@ -118,12 +118,21 @@ def _rows(record: RunRecord) -> int:
     return int(record.spec.get("rows") or 0)
 
 
-def largest(records: Iterable[RunRecord]) -> list[RunRecord]:
-    """Return the records of one method with all rows, or else those with the most rows."""
-    by_rows: dict[int, list[RunRecord]] = {}
+def _key(spec: Mapping[str, Any]) -> str:
+    return settings_key(spec, "seed", "rows")
+
+
+def largest(records: Iterable[RunRecord]) -> tuple[list[RunRecord], dict[str, int]]:
+    """Return the records with the most rows per configuration, and these rows; 0 is all."""
+    groups: dict[str, dict[int, list[RunRecord]]] = {}
     for record in records:
-        by_rows.setdefault(_rows(record), []).append(record)
-    return by_rows.get(0) or by_rows[max(by_rows)]
+        groups.setdefault(_key(record.spec), {}).setdefault(_rows(record), []).append(record)
+    rows = {key: 0 if 0 in by_rows else max(by_rows) for key, by_rows in groups.items()}
+    kept = [record for key, by_rows in groups.items() for record in by_rows[rows[key]]]
+    # labels do not name the number of rows, since every configuration has one left
+    return [
+        replace(record, spec={name: value for name, value in record.spec.items() if name != "rows"}) for record in kept
+    ], rows
 
 
 def first_complete(records: Sequence[RunRecord], folder: Path, started: float) -> float | None:
@@ -142,32 +151,32 @@ def first_complete(records: Sequence[RunRecord], folder: Path, started: float) -
 
 def methods_of(records: Sequence[RunRecord]) -> dict[str, dict[str, int]]:
     """Return the number of seeds and the rows per method; the largest number of rows counts, and 0 is all."""
-    methods = {}
-    for label, group in grouped(records).items():
-        group = largest(group)
-        methods[label] = {"seeds": len({record.spec.get("seed") for record in group}), "rows": _rows(group[0])}
-    return methods
+    kept, rows = largest(records)
+    return {
+        label: {"seeds": len({record.spec.get("seed") for record in group}), "rows": rows[_key(group[0].spec)]}
+        for label, group in grouped(kept).items()
+    }
 
 
 def scores_of(records: Sequence[RunRecord], choice: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the scores per domain and seed of the choice, of ERM and of the simple baselines, and all averages."""
-    chosen = None if choice is None else settings_key(choice["spec"], "seed")
+    chosen, groups = None if choice is None else _key(choice["spec"]), grouped(largest(records)[0])
     kept, averages, names = dict[str, Scores](), dict[str, float](), dict[str, str | None]()
-    for label, group in grouped(records).items():
+    for label, group in groups.items():
         scores, metric = Scores(), group[0].spec["metric"]
-        for record in largest(group):
+        for record in group:
             for domain, values in record.stages[-1]["test"].items():
                 if (value := values.get(metric)) is not None:
                     scores.setdefault(domain, {})[str(record.spec.get("seed", 0))] = round(value, DIGITS)
         if not scores:
             continue
         averages[label] = round(fmean(fmean(seeds.values()) for seeds in scores.values()), DIGITS)
-        is_choice = any(settings_key(record.spec, "seed") == chosen for record in group)
+        is_choice = _key(group[0].spec) == chosen
         names |= {"choice": label} if is_choice else {}
         names |= {"erm": label} if is_plain(group[0]) and "erm" not in names else {}
         if is_choice or is_plain(group[0]) or is_simple(group[0]):
             kept[label] = scores
-    simple = [label for label, group in grouped(records).items() if is_simple(group[0]) and label in kept]
+    simple = [label for label, group in groups.items() if is_simple(group[0]) and label in kept]
     return {
         "choice": names.get("choice", None if choice is None else choice["label"]), "erm": names.get("erm"),
         "simple": simple, "averages": averages, "scores": kept,

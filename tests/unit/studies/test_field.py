@@ -144,7 +144,8 @@ def test_tables_show_recorded_trials(tmp_path):
     after = {"audit": {"code": 0, "seconds": 3.0, "error": ""}, "serve": {"code": -1, "seconds": 9.0, "error": "a | b"}}
     add_trial(tmp_path / TRIALS, trial(after=after))
     add_trial(
-        tmp_path / TRIALS, trial(budget="default", code=2, choice=None, error="no memory", scores={}, averages={})
+        tmp_path / TRIALS,
+        trial(budget="default", code=2, choice=None, error="no memory", simple=[], scores={}, averages={}),
     )
     add_scores(tmp_path / SKLEARN, "iris", evaluate(prepare("iris", Sources(), tmp_path), SETS["iris"]))
     assert [each["budget"] for each in read_trials(tmp_path / TRIALS)] == ["90s", "default"]
