@@ -420,7 +420,7 @@ SETS: dict[str, FieldSet] = {
     "wine": _small("wines by alcohol", "wine", "alcohol", "cultivar"),
     "cancer": _small("breast cancer by texture", "breast_cancer", "mean texture", "diagnosis", 4),
     "diabetes": _small("diabetes by age", "diabetes", "age", "progression", 4, numbers=True),
-    "pen-digits": _small("digits by amount of ink", "digits", "ink", "digit"),
+    "digits": _small("digits by amount of ink", "digits", "ink", "digit"),
 }  # fmt: skip
 SMALL = ("cars", "heart", "cars-40", "reviews-40", "adult-400")
 BUNDLED = tuple(name for name, entry in SETS.items() if entry.needs == "bundled")
