@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # processes of the tests share the cores: threads of each would only wait for one another
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
 
-.PHONY: setup demo test test-all suite check lint types format bench bench-gpu golden soak audit docs dist-test clean
+.PHONY: setup demo test test-all suite check lint types format bench bench-gpu field golden soak audit docs dist-test clean
 
 setup: $(READY)
 
@@ -66,6 +66,11 @@ bench-gpu: $(READY)
 	for name in loop gpu domainbed scaling; do \
 		$(BIN)/holdfast bench $$name --device cuda --json > results/bench/$$name-cuda.json || echo "$$name: a target is missed"; \
 	done
+
+# minutes: the commands of the README on the five smallest data sets; python -m studies.field --help lists options for all
+field: $(READY)
+	@test -n "$(DATA)" || { echo "name the folder of downloaded data sets: make field DATA=folder"; exit 2; }
+	$(BIN)/python -m studies.field --data $(DATA) --small --out runs/field-results
 
 # writes the golden loss curves anew; look at the difference before you commit it
 golden: $(READY)
