@@ -189,7 +189,8 @@ class DefaultRunner(Runner):
         from holdfast.models.combine import combine
         from holdfast.run.resolve import Request, resolve
         from holdfast.train.board import Board
-        from holdfast.train.work import run_all, work
+        from holdfast.train.work import run_all
+        from holdfast.train.work import work as work_off
 
         compared = job.row in COMPARED
         work = self.out / "work" / job.comparison / job.row / str(job.seed)  # one per process, because runs lock it
@@ -203,9 +204,11 @@ class DefaultRunner(Runner):
         jobs = resolve(request, workspace)
         if compared:
             board = Board([each.spec for each in jobs], (job.seed,), workspace, limit=math.inf, search=True)
-            for _ in work(board, workspace):
+            for _ in work_off(board, workspace):
                 pass
-        records = board.results() if compared else run_all(jobs, workspace)
+            records = board.results()
+        else:
+            records = run_all(jobs, workspace)
         for record in [*records, *(combine(records, workspace) if compared else ())]:
             record.save(job.path(self.out).parents[1] / "records")
         shutil.rmtree(work)

@@ -28,9 +28,10 @@ from typing import Any
 
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_atomic, write_text
+from holdfast.core.stopping import parse_duration
+from holdfast.defaults import LIMIT
 from holdfast.record import RunRecord, load
 from holdfast.report.labels import grouped, is_plain, is_simple, settings_key
-from holdfast.run.budget import parse_budget
 from studies.field_commands import Finished, busy, followed, run
 from studies.field_sets import BUNDLED, SETS, SMALL, Sources, prepare
 from studies.field_sklearn import evaluate
@@ -39,7 +40,6 @@ from studies.tables import RESULTS
 RESULTS_FIELD = RESULTS / "field"
 TRIALS, SKLEARN = "trials.jsonl.gz", "sklearn.json"
 DEFAULT, BUDGETS = "default", ("90s", "default")
-LONGEST_DEFAULT = 600.0  # assumed limit of commands without --budget, only to stop one that does not end
 PATIENCE = 3.0  # a command is stopped after this multiple of its limit
 OTHERS = 2  # busy processes of --busy
 FOLLOWED = ("tweets-400", "heart", "pacs-400", "molecules", "digits")  # one set per kind of data, with `followed`
@@ -70,7 +70,7 @@ class Trial:
     @property
     def limit(self) -> float:
         """Seconds that the command may take, as far as they are known before it runs."""
-        return LONGEST_DEFAULT if self.budget == DEFAULT else parse_budget(self.budget) or LONGEST_DEFAULT
+        return LIMIT if self.budget == DEFAULT else min(parse_duration(self.budget), 3600.0)
 
 
 def run_trial(trial: Trial, path: Path, work: Path, *, follow: bool = False) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from holdfast import catalog
 from holdfast.core import parallel
 from holdfast.core.seeds import generator, process_rng_streams, seeded
+from holdfast.core.stopping import Interrupted, request_stop
 from holdfast.data.batches import Batches, Examples, prepare
 from holdfast.data.dataset import Dataset
 from holdfast.data.splits import Part
@@ -24,7 +25,6 @@ from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.protocols.fit import train_step
-from holdfast.core.stopping import Interrupted, request_stop
 from holdfast.protocols.resume import stop_at_signal
 from holdfast.run.settings import make_spec
 from holdfast.run.train import checkpoint_path, run_episode

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from holdfast import catalog
 from holdfast.data.synthetic import world
 from holdfast.protocols.resume import Saver
-from holdfast.train.work import launch
 from holdfast.run.settings import make_spec
 from holdfast.run.train import record_path, train
 from holdfast.run.workspace import Workspace
+from holdfast.train.work import launch
 
 DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)
 GRAPHS = world("graph", "size", domains=3, size=12, classes=2, seed=0)

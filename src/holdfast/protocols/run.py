@@ -25,8 +25,8 @@ from holdfast.protocols.plan import Episode, PastStages, Stage, rows_of
 from holdfast.protocols.probe import fit_neck_and_head
 from holdfast.protocols.recall import adapt_prototypes, attach, forget_unlabelled, observe_unlabelled
 from holdfast.protocols.resume import Saver
-from holdfast.protocols.small import pool_small
 from holdfast.protocols.select import Selection, across_folds, newest
+from holdfast.protocols.small import pool_small
 from holdfast.record import packed
 from holdfast.spec import Spec
 from holdfast.tasks.base import Augmenting, Task

@@ -4,6 +4,9 @@ import time
 from dataclasses import replace
 
 import pytest
+from holdfast.run.budget import Allowance, Budget, Unit, left_out_note, parse_budget, units_to_drop
+from holdfast.run.estimate import Estimate, _encoding_seconds, estimate
+from holdfast.run.timing import Timing, configuration, format_seconds
 
 from holdfast import BadInput, compare
 from holdfast.cli import console
@@ -12,12 +15,9 @@ from holdfast.methods.logistic import Logistic
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.run import estimate as estimation
 from holdfast.run import schedule as scheduling
-from holdfast.run.budget import Allowance, Budget, Unit, left_out_note, parse_budget, units_to_drop
-from holdfast.run.estimate import Estimate, _encoding_seconds, estimate
 from holdfast.run.jobs import Job, cache_inputs
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import Request, resolve
-from holdfast.run.timing import Timing, configuration, format_seconds
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 from tests.tiny import tiny_bert

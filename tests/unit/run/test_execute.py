@@ -4,10 +4,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from holdfast.run.execute import run_all
 
 from holdfast import BadInput, world
 from holdfast.run import resolve as resolving
-from holdfast.run.execute import run_all
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import Request, resolve
 from holdfast.run.settings import make_spec

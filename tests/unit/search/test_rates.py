@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from holdfast.run.budget import Budget
+from holdfast.search.rates import is_searchable, rate_notes, rate_of_fit, search_rates
 
 from holdfast import compare
 from holdfast.data.synthetic import world
 from holdfast.record import load
 from holdfast.report.labels import grouped
-from holdfast.run.budget import Budget
 from holdfast.run.resolve import Request, resolve
 from holdfast.run.workspace import Workspace
 from holdfast.search import rates
-from holdfast.search.rates import is_searchable, rate_notes, rate_of_fit, search_rates
 
 DATA = world("vector", "rotation", domains=4, size=30, classes=2, seed=0)
 OPTIONS = {"batch": 4, "settings": {"encoder.hidden": [4]}}
