@@ -34,9 +34,9 @@ def pool_small(parts: Sequence[Part], domains: int, *, label: str = "") -> tuple
 
 def pool_tests(episode: Episode) -> Episode:
     """Let the small test domains of an episode be scored together; every domain of a stream is scored on its own."""
-    if len(episode.stages) > 1:
+    stage, *others = episode.stages
+    if others:
         return episode
-    stage = episode.stages[0]
     domains = len({part.domain for part in (*stage.train, *stage.valid, *stage.test)})
     return replace(episode, stages=(replace(stage, test=pool_small(stage.test, domains, label=episode.label)),))
 
