@@ -140,15 +140,10 @@ class _Pool:
         with ExitStack() as stack:
             try:
                 while True:
-                    _stop_at_signal()
-                    ended = False
-                    for job, outcome in self._begin_jobs(stack):
-                        ended = True
-                        yield job, outcome
-                    if self._busy():
-                        yield from self._outcomes()
-                    elif not ended and not self.alone:
+                    yield from self._begin_jobs(stack)
+                    if not self._busy():
                         return
+                    yield from self._outcomes()
             finally:
                 _stop_workers(self.workers)
 
@@ -158,6 +153,7 @@ class _Pool:
     def _begin_jobs(self, stack: ExitStack) -> Outcomes:
         """Begin jobs while there is room; yield those that cannot run, and the ones that run in this process."""
         while True:
+            _stop_at_signal()
             if self.alone:
                 if self._busy():
                     return
