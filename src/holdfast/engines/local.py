@@ -6,9 +6,11 @@ nothing else running, and so is a run that lacks memory next to others. No other
 
 from __future__ import annotations
 
+import os
 import pickle
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -345,7 +347,9 @@ class _Worker:
         else:
             self.process.kill()
             code = self.process.wait()
-        self.sender.join()  # the other end is closed
+        with suppress(OSError), socket.socket(fileno=os.dup(self.connection.fileno())) as own:
+            own.shutdown(socket.SHUT_RDWR)  # a worker that has not started yet does not read what is sent
+        self.sender.join()
         self.connection.close()
         return code
 
