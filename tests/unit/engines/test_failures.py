@@ -139,6 +139,7 @@ def test_a_worker_that_does_not_stop_at_the_deadline_is_killed(spec, jobs_of, ru
     assert time.monotonic() - start < 20
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
 def test_a_worker_that_has_not_started_at_the_deadline_is_not_waited_for(
     jobs_of, spec, run_jobs, tmp_path, monkeypatch
 ):
