@@ -32,6 +32,7 @@ from typing import Any
 MAX_MESSAGE = 1 << 20
 POLL_SECONDS = 0.5  # interval at which the process notices that the driver is gone, and that workers ended
 IDLE_SECONDS = 600.0  # after which the process ends if it has no workers
+ANSWER_SECONDS = 2.0  # that the driver waits for the end of a worker
 ORPHAN_SECONDS = 3.0  # that workers without a driver have to save their runs
 OUTPUTS = (1, 2)  # descriptors of standard output and standard error
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -93,12 +94,17 @@ class ForkServer:
         return ForkedProcess(self, self.count)
 
     def end(self, number: int) -> int:
-        """Kill a worker if it still runs; return its exit code."""
+        """Kill a worker if it still runs; return its exit code.
+
+        A process that is busy with imports kills the worker after them, and this function does not wait for it.
+        """
         with suppress(OSError), self.lock:
             self.socket.send(json.dumps({"end": number}).encode())
-            while answer := self.socket.recv(MAX_MESSAGE):
-                ended, code = json.loads(answer)
-                if ended == number:  # not the answer to a request that was interrupted
+            until = time.monotonic() + ANSWER_SECONDS
+            while select.select([self.socket], [], [], max(0.0, until - time.monotonic()))[0]:
+                answer = self.socket.recv(MAX_MESSAGE)
+                ended, code = json.loads(answer) if answer else (number, -signal.SIGKILL)
+                if ended == number:  # not the answer to an earlier request
                     return code
         return -signal.SIGKILL
 

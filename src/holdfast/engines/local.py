@@ -6,9 +6,11 @@ nothing else running, and so is a run that lacks memory next to others. No other
 
 from __future__ import annotations
 
+import os
 import pickle
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -140,15 +142,10 @@ class _Pool:
         with ExitStack() as stack:
             try:
                 while True:
-                    _stop_at_signal()
-                    ended = False
-                    for job, outcome in self._begin_jobs(stack):
-                        ended = True
-                        yield job, outcome
-                    if self._busy():
-                        yield from self._outcomes()
-                    elif not ended and not self.alone:
+                    yield from self._begin_jobs(stack)
+                    if not self._busy():
                         return
+                    yield from self._outcomes()
             finally:
                 _stop_workers(self.workers)
 
@@ -158,6 +155,7 @@ class _Pool:
     def _begin_jobs(self, stack: ExitStack) -> Outcomes:
         """Begin jobs while there is room; yield those that cannot run, and the ones that run in this process."""
         while True:
+            _stop_at_signal()
             if self.alone:
                 if self._busy():
                     return
@@ -349,7 +347,9 @@ class _Worker:
         else:
             self.process.kill()
             code = self.process.wait()
-        self.sender.join()  # the other end is closed
+        with suppress(OSError), socket.socket(fileno=os.dup(self.connection.fileno())) as own:
+            own.shutdown(socket.SHUT_RDWR)  # a worker that has not started yet does not read what is sent
+        self.sender.join()
         self.connection.close()
         return code
 

@@ -86,15 +86,9 @@ class _Driver:
     """Submits tasks, collects outcomes, and cancels what is left when it is closed."""
 
     def __init__(
-        self,
-        ray: Any,
-        task: Any,
-        workspace: Workspace,
-        watch: ProgressListener,
-        cache: InputCache | None,
-        *,
-        slots: int,
-    ) -> None:
+        self, ray: Any, task: Any, workspace: Workspace, watch: ProgressListener, cache: InputCache | None,
+        *, slots: int,
+    ) -> None:  # fmt: skip
         self.ray, self.task, self.watch, self.cache, self.slots = ray, task, watch, cache, slots
         self.deadline = workspace.deadline
         self.workspace = ray.put(workspace)
@@ -193,7 +187,7 @@ def _task(job: Job, workspaces: list[Any], channel: StepChannel, seconds: float)
         _workspaces[channel.key] = workspace
     tick = StepReporter(lambda steps: channel.report(job.id, steps), time.monotonic, PROGRESS_INTERVAL)
     workspace = _workspaces[channel.key]
-    vars(workspace)["deadline"] = Deadline(seconds)  # by the clock of the node
+    workspace.deadline = Deadline(seconds)  # by the clock of the node
     with stop_at_signal():  # Ray cancels a task with SIGINT: it saves and ends
         try:
             return run_job(job, workspace, tick=tick)

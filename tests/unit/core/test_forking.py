@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -80,6 +81,18 @@ def test_without_the_process_a_connection_is_closed():
     assert closed(connection)
     assert worker.end() == -9
     gone.close()
+
+
+def test_a_busy_process_is_not_waited_for(server, monkeypatch):
+    monkeypatch.setattr(forking, "ANSWER_SECONDS", 0.1)
+    os.kill(server.process.pid, signal.SIGSTOP)
+    worker, connection = fork(server)
+    assert worker.end() == -9
+    os.kill(server.process.pid, signal.SIGCONT)
+    assert closed(connection)
+    monkeypatch.setattr(forking, "ANSWER_SECONDS", 30)
+    other, _ = fork(server)
+    assert other.end() == -9
 
 
 def test_workers_end_with_the_process_that_forked_them():

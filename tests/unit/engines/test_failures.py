@@ -139,6 +139,22 @@ def test_a_worker_that_does_not_stop_at_the_deadline_is_killed(spec, jobs_of, ru
     assert time.monotonic() - start < 20
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
+def test_a_worker_that_has_not_started_at_the_deadline_is_not_waited_for(
+    jobs_of, spec, run_jobs, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(local, "GRACE", 0.1)
+    server = local.shared_server(local.WORKER)
+    os.kill(server.process.pid, signal.SIGSTOP)
+    try:
+        start = time.monotonic()
+        outcomes = run_jobs(Local(2), jobs_of(spec)[:2], tmp_path, deadline=Deadline(0.5))
+        assert time.monotonic() - start < 10
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
+    assert set(outcomes.values()) == {Stopped()}
+
+
 def test_a_signal_is_no_outcome(workspace, spec, jobs_of, tmp_path):
     own = replace(workspace, out=tmp_path)
     with pytest.raises(Interrupted):

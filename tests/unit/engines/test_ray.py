@@ -2,6 +2,7 @@
 
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -48,7 +49,7 @@ def test_driver_opens_the_channel_for_long_runs_only(monkeypatch, silent, is_ope
     monkeypatch.setattr(StepChannel, "open", lambda self: as_actor(counts))
     ray = SimpleNamespace(put=lambda workspace: b"k", get=lambda value: value)
     watch = SimpleNamespace(worker_steps=lambda *call: reported.append(call))
-    driver = engine._Driver(ray, None, SimpleNamespace(), watch, None, slots=1)
+    driver = engine._Driver(ray, None, SimpleNamespace(deadline=Deadline()), watch, None, slots=1)
     driver.running = {"reference": SimpleNamespace(id="a", name="run a", steps=9)}
     driver.last_poll = time.monotonic() - engine.PROGRESS_INTERVAL - 1
     driver.last_outcome = time.monotonic() - silent
@@ -100,8 +101,8 @@ class FakeRay:
         self.cancelled.append(reference)
         self.results = self.results or [None]
 
-    def driver(self, watch, **workspace):
-        return engine._Driver(self, self, SimpleNamespace(**workspace), watch, None, slots=2)
+    def driver(self, watch, deadline=None):
+        return engine._Driver(self, self, SimpleNamespace(deadline=deadline or Deadline()), watch, None, slots=2)
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def watch():
 
 def test_failed_tasks_are_outcomes_and_few_tasks_wait(spec, jobs_of, watch, monkeypatch):
     monkeypatch.setattr(engine, "EXTRA", 1)
-    jobs = jobs_of(spec, *(spec.__class__(**{**vars(spec), "seed": seed}) for seed in (1, 2)))
+    jobs = jobs_of(*(replace(spec, seed=seed) for seed in range(3)))
     crashes = [Errors.RayTaskError("x"), Errors.NodeDiedError(), Errors.OutOfMemoryError("y")]
     ray = FakeRay([*crashes, *[Failed("z", "diverged")] * 6])
     outcomes = [outcome for _, outcome in ray.driver(watch).run(iterated(jobs))]

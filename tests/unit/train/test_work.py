@@ -1,4 +1,4 @@
-"""Execution of jobs: finished runs, parts that do not fit, and checkpoints that are left over."""
+"""Working off jobs: finished runs, parts that do not fit, and checkpoints that are left over."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import Request, resolve
 from holdfast.run.settings import make_spec
 from holdfast.run.workspace import Workspace
+from holdfast.train.work import run_all
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def run_specs(specs, workspace, out, **options):
 def sequential(workspace, specs, tmp_path_factory):
     """Records, diverged specs and folder of a sequential run."""
     diverged, out = [], tmp_path_factory.mktemp("sequential")
-    records = run_specs(specs, workspace, out, on_divergence=lambda spec, error: diverged.append(spec))
+    records = run_specs(specs, workspace, out, on_failure=lambda job, _: diverged.append(job.spec))
     return records, diverged, out
 
 
@@ -63,8 +64,8 @@ def test_finished_runs_are_read_and_a_failed_run_raises(workspace, specs, sequen
         run_specs([specs[2]], workspace, out)
 
 
-def run_nothing(jobs, workspace, *, watch):
-    assert not jobs
+def run_nothing(next_job, workspace, *, watch):
+    assert next_job() is None
     yield from ()
 
 
