@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,20 +13,19 @@ from typing import TYPE_CHECKING, Any
 from holdfast import catalog
 from holdfast.catalog.training import learns
 from holdfast.core import parallel
-from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
-from holdfast.core.stopping import Deadline, TimeUp, format_seconds, parse_duration, until
+from holdfast.core.stopping import Deadline, format_seconds, parse_duration
 from holdfast.data.dataset import Dataset
 from holdfast.data.part_locations import unmatched_note
 from holdfast.data.readers.memory import Source
 from holdfast.data.sampling import sample_sizes
-from holdfast.data.splits import drop_test_domains
 from holdfast.defaults import LIMIT, first_sample
 from holdfast.engines.local import Local
-from holdfast.record import LOWER_IS_BETTER, RunRecord, read
+from holdfast.final_model import refit as refit
+from holdfast.record import RunRecord
 from holdfast.report.engagement import engagement_table
 from holdfast.report.explain import explain
-from holdfast.report.labels import BASELINE, COMBINED, SIMPLE, SOUP, grouped, is_collapsed, settings_key
+from holdfast.report.labels import BASELINE, SIMPLE, grouped, is_collapsed, settings_key
 from holdfast.report.page import write_report
 from holdfast.report.significance import Decision, decide
 from holdfast.report.table import flat_table
@@ -38,37 +36,27 @@ from holdfast.run.resolve import EXPERIMENT, Request, method_names, resolve, see
 from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.spec import Spec
 from holdfast.train.board import (
-    ALL_DOMAINS,
     Board,
     Failure,
     RateChoice,
     final_rates,
-    is_searchable,
     rate_notes,
-    score_of,
 )
-from holdfast.train.queue import FACTORS
 from holdfast.train.schedule import (
-    MODEL_FACTOR,
     Schedule,
     default_engine,
     limit_sentence,
-    longest_run,
     reserve,
     schedule_of,
 )
 from holdfast.train.work import work
 
 if TYPE_CHECKING:
-    from holdfast.estimator import DomainClassifier
-    from holdfast.models.left_out import CollectedRuns
+    pass
 
 WEIGHT_BYTES = 2 << 30  # that runs may store for soups: all together, and once more those of the baseline
 EPISODES = 5  # of a comparison, about
-SAVE_SECONDS = 1.0  # for writing a model folder
 COLLAPSED = "at most half of the classes are still predicted for unlabelled examples, so that its adaptation is refused"
-# settings in which a model of all domains may differ from the runs that were compared
-MODEL_SETTINGS = ("searched", "rows", "plan", "plan_args", "select", "seed", "precision", "processes")
 
 
 @dataclass(frozen=True)
@@ -191,7 +179,7 @@ def compare(
     workspace.weight_limits = _weight_limits(specs, numbers) if combinations else {}
     workspace.keep_states = model is not None
     fixed = lr is not None or "lr" in (settings or {})
-    engine = engine or default_engine(specs)
+    engine = engine or default_engine(specs, steps=watch.wants_steps)
     workers = engine.workers(workspace.device) if isinstance(engine, Local) else 1
     board = Board(
         specs, numbers, workspace, limit=limit, workers=workers, watch=watch,
@@ -332,200 +320,3 @@ def _command_line(
     words = [str(data), *(word for pair in (columns or {}).items() for word in ("--column", "=".join(pair)))]
     words += [] if examples is None else ["--examples", str(examples)]
     return words + ([] if data_dir is None else ["--data-dir", str(data_dir)])
-
-
-def refit(
-    done: Comparison,
-    folder: str | Path,
-    *,
-    device: str = "auto",
-    cache: bool = True,
-    watch: ProgressListener | None = None,
-) -> Path:
-    """Train the method that a comparison chose on all domains and save it; a folder with that model is kept.
-
-    If the time that its own runs took is not left, or the training does not end in time, the models of its finished
-    runs are saved as an ensemble instead.
-    """
-    from holdfast.models.combine import final_members
-    from holdfast.models.saved import check_folder
-
-    folder, reason = Path(folder), done.why_no_model
-    if reason is not None or done.decision is None:
-        raise BadInput(reason or "no method was chosen")
-    spec, chosen = done.decision.spec, grouped(done.records)[done.decision.label]
-    workspace = Workspace(done.dataset, out=done.report.parent).sampled(spec.get("rows") or 0)
-    dataset = drop_test_domains(workspace.dataset)
-    members = [(spec, 1.0)]
-    if spec["method"] in COMBINED:
-        members = final_members(done.records, chosen, rates=final_rates(done.rates))
-    is_soup = spec["method"] == SOUP
-    if parallel.from_first(partial(_is_model_of, folder, members, dataset.fingerprint, is_soup=is_soup)):
-        return folder
-    check_folder(folder)
-    known = {record.id: record for record in done.records}
-    runs = [known[member["id"]] for record in chosen for member in record.stages[-1].get("members", [])] or chosen
-    needed = MODEL_FACTOR * len(members) * longest_run(runs)
-    options = {"device": device, "cache": cache, "watch": watch}
-    deadline = done.deadline.earlier(SAVE_SECONDS)
-    if parallel.world_size() > 1 or needed < deadline.left():
-        try:
-            with until(deadline):
-                _train_members(members, dataset, folder, _left_out_runs(done, done.decision), options, soup=is_soup)
-            return folder
-        except TimeUp:
-            shutil.rmtree(_drafts(folder), ignore_errors=True)
-    _save_finished(done, runs, folder, options)
-    return folder
-
-
-def _drafts(folder: Path) -> Path:
-    """Return the folder of the members of an ensemble in training."""
-    return folder.with_name(f"{folder.name}-members")
-
-
-def _train_members(
-    members: Sequence[tuple[dict[str, Any], float]], dataset: Dataset, folder: Path, runs: CollectedRuns | None,
-    options: Mapping[str, Any], *, soup: bool,
-) -> None:  # fmt: skip
-    """Train every member on all domains, and save the model, the soup or the ensemble of them."""
-    from holdfast.models.saved import Member, load_model
-
-    if len(members) == 1:
-        _train_member(members[0][0], dataset, folder, runs=runs, **options)
-        return
-    drafts, models = _drafts(folder), []
-    for number, (own, _) in enumerate(members):
-        draft = drafts / str(number)
-        if not parallel.from_first(partial(_is_model_of, draft, [(own, 1.0)], dataset.fingerprint)):
-            _train_member(own, dataset, draft, runs=runs, **options)
-        models.append(draft)
-    if parallel.is_first():
-        first, *others = (load_model(draft) for draft in models)
-        if soup:
-            from holdfast.models.soup import fit_soup
-
-            cache_path = cache_folder() if options["cache"] else None
-            model = fit_soup([first, *others], dataset, device=choose_device(options["device"]), cache=cache_path)
-        else:
-            weights = [weight for _, weight in members[1:]]
-            others = [replace(other, left_out=None) for other in others]
-            model = replace(first, members=tuple(map(Member, weights, others)))
-        model.save(folder)
-        shutil.rmtree(drafts)
-
-
-def _save_finished(done: Comparison, runs: Sequence[RunRecord], folder: Path, options: Mapping[str, Any]) -> None:
-    """Save the models of finished runs as an ensemble; each of them has not seen some of the domains."""
-    from holdfast.models.finished import ensemble_of_runs
-
-    watch = options["watch"] or ProgressListener()
-    watch.note(
-        "there is no time left to train the model on all domains: the models of the finished runs, which left out one "
-        "domain each, are saved as an ensemble; the same command with a larger --budget trains it"
-    )
-    device = choose_device(options["device"])
-    workspace = Workspace(
-        done.dataset, device, cache_folder() if options["cache"] else None, out=done.report.parent
-    ).sampled(runs[0].spec.get("rows") or 0)
-    model = ensemble_of_runs(runs, workspace)
-    if model is None:
-        raise BadInput(
-            "no model was saved: the time is up, and the finished runs are too large to be stored; run the same "
-            "command with a larger --budget"
-        )
-    if parallel.is_first():
-        model.save(folder)
-
-
-def fit_with_rates(
-    make: Callable[[float | None], DomainClassifier], dataset: Dataset, folder: Path, *, search: bool,
-    budget: str | None = None, started: float | None = None, watch: ProgressListener | None = None,
-) -> tuple[DomainClassifier, RateChoice | None]:  # fmt: skip
-    """Train a model at the default rate and save it; while time remains, replace it by one at a better rate.
-
-    `make` returns an estimator with a rate, None for the default one. Validation rows decide. Without a budget, the
-    first training is not limited, and other rates are tried as long as they end within `defaults.LIMIT`.
-    """
-    watch = watch or ProgressListener()
-    limit = LIMIT if budget is None else parse_duration(budget)
-    deadline = Deadline(limit, started=started)
-    first, began = make(None), time.monotonic()
-    with until(Deadline() if budget is None else deadline):
-        try:
-            first.fit_dataset(dataset, folder=folder, watch=watch)
-        except TimeUp:
-            raise BadInput(
-                f"the training did not end within {format_seconds(limit)}: the same command with a larger --budget "
-                "continues, or use fewer --steps or --examples"
-            ) from None
-    took, spec = time.monotonic() - began, Spec(**first.record_.spec)
-    if not search or not is_searchable(spec) or parallel.world_size() > 1:
-        return first, None
-    best, scores = first, {spec.lr: score_of(first.record_)}
-    drafts = folder.with_name(f"{folder.name}-rates")
-    for factor in FACTORS:
-        if MODEL_FACTOR * took > deadline.left():
-            break
-        rate = spec.lr * factor
-        try:
-            with until(deadline):
-                other = make(rate).fit_dataset(dataset, folder=drafts / f"{rate:g}", watch=watch)
-        except TimeUp:
-            break
-        except BadInput as error:
-            watch.note(f"learning rate {rate:g}: {error}")
-            continue
-        scores[rate] = score_of(other.record_)
-        best = other if scores[rate] > scores[float(best.record_.spec["lr"])] else best
-    if best is not first:
-        best.save_pretrained(folder)
-    shutil.rmtree(drafts, ignore_errors=True)
-    sign = -1 if spec.metric in LOWER_IS_BETTER else 1
-    rate = float(best.record_.spec["lr"])
-    return best, RateChoice(spec.method, ALL_DOMAINS, rate, {lr: sign * score for lr, score in scores.items()})
-
-
-def _left_out_runs(done: Comparison, decision: Decision) -> CollectedRuns | None:
-    """Return the outputs of the chosen runs for the domains that they left out; None if they were not stored."""
-    from holdfast.models.left_out import collect
-
-    rows = decision.spec.get("rows") or 0
-    workspace = Workspace(done.dataset, out=done.report.parent).sampled(rows)
-    return collect(grouped(done.records)[decision.label], {record.id: record for record in done.records}, workspace)
-
-
-def _train_member(
-    spec: Mapping[str, Any], dataset: Dataset, folder: Path, *, device: str, cache: bool,
-    watch: ProgressListener | None, runs: CollectedRuns | None,
-) -> None:  # fmt: skip
-    """Train one configuration on all domains and save it with the outputs of the runs that left out a domain."""
-    from holdfast.estimator import DomainClassifier  # imports scikit-learn, which takes a second
-
-    classifier = DomainClassifier.from_spec(spec, without=MODEL_SETTINGS, device=device, cache=cache)
-    classifier.fit_dataset(dataset, folder=folder, watch=watch, agrees=EXPERIMENT, runs=runs)
-
-
-def _is_model_of(
-    folder: Path, members: Sequence[tuple[Mapping[str, Any], float]], fingerprint: str, *, is_soup: bool = False
-) -> bool:
-    """Whether a folder contains a finished model with these members and settings, or the soup of the members."""
-    if not (folder / "config.json").is_file():
-        return False
-    folders = [folder, *sorted((folder / "members").glob("*"), key=lambda path: int(path.name))]
-    try:
-        records = [read(each / "record.json") for each in folders]
-    except BadInput:  # missing or damaged
-        return False
-    specs = [record.spec for record in records]
-    wanted = [{**spec, "fingerprint": fingerprint} for spec, _ in members]
-    averaged = records[0].analysis.get("soup", {}).get("seeds")
-    if averaged != ([spec["seed"] for spec in wanted] if is_soup else None):
-        return False
-    wanted = wanted[:1] if is_soup else wanted
-    return len(specs) == len(wanted) and all(
-        spec.get(key) == value
-        for spec, expected in zip(specs, wanted, strict=True)
-        for key, value in expected.items()
-        if key not in MODEL_SETTINGS
-    )

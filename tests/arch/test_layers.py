@@ -25,8 +25,10 @@ ORDER = (
     ("analysis",),
     ("run",),
     ("engines",),
+    ("train",),
     ("models",),
     ("estimator", "auditing", "search", "recipes", "monitor"),
+    ("final_model",),
     ("api", "serve"),
 )
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}

@@ -126,7 +126,7 @@ def train_chosen(
     result: Comparison, folder: Path | None, *, device: str, cache: bool, listener: ProgressListener
 ) -> Path | None:
     """Train the chosen configuration on all domains and return its folder, or None if there is none."""
-    from holdfast.api import refit
+    from holdfast.final_model import refit
 
     if folder is None or result.why_no_model:
         return None

@@ -110,7 +110,7 @@ def _row_of(unit: Any, records: Sequence[RunRecord], failures: Sequence[Any]) ->
 
 
 class _Progress:
-    """What a command does now: finished units, runs in progress with their steps, and the time left."""
+    """State of a command: finished units, runs in progress with their steps, and the time left."""
 
     def __init__(self) -> None:
         self.started = time.monotonic()
@@ -152,7 +152,8 @@ def _listener(show_note: Callable[[str], None], show_unit: Callable[[Any], None]
             self.progress.encoded = f"encoding {done:,} of {total:,} examples" if done < total else ""
 
         def start(self, total: int, finished: int) -> None:
-            show_note(f"{finished} of {total} runs are already finished" if finished else f"runs: {total}")
+            if total > 1 or finished:
+                show_note(f"{finished} of {total} runs are already finished" if finished else f"runs: {total}")
             self.progress.total, self.progress.done = total, finished
 
         def begin(self, name: str, steps: int) -> None:

@@ -90,10 +90,10 @@ def fit(
 
     Run the same command again to continue a stopped training.
     """
-    from holdfast.api import fit_with_rates
     from holdfast.core.files import locked
     from holdfast.core.parallel import is_first, process_group
     from holdfast.estimator import DomainClassifier
+    from holdfast.final_model import fit_with_rates
     from holdfast.models.card import to_predict
     from holdfast.models.pretrain_unlabelled import pretrain_for
     from holdfast.models.saved import check_folder

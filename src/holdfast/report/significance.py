@@ -288,7 +288,8 @@ def _choose(records: Sequence[RunRecord], metric: str) -> tuple[float, RunRecord
         return chosen(
             row, _gain_reason(row, reference, tests[row.label], gain, metric), means[reference.label] + gain.mean
         )
-    why = _reference_reason(reference, table, metric)
+    idle = [row.label for row in table if row.label in tests and is_idle(groups[row.label])]
+    why = _reference_reason(reference, table, metric) + (f" (not engaged: {', '.join(idle)})" if idle else "")
     return chosen(reference, why + _untested(table, reference, tests))
 
 

@@ -21,6 +21,8 @@ FLUSH_STEPS = 25  # steps whose metrics are copied from the device together
 class ProgressListener:
     """Callbacks that do nothing; override those you need."""
 
+    wants_steps: bool = False  # whether every step matters, so that runs stay in this process
+
     def note(self, sentence: str) -> None:
         """Something to say before the runs, such as the estimated time."""
 
@@ -67,6 +69,8 @@ class LoggingListener(ProgressListener):
 
     Training steps are counted from the start of this attempt; validations have the steps of the record.
     """
+
+    wants_steps = True
 
     def __init__(self, watch: ProgressListener, log: TensorBoard | MLflow | WandB) -> None:
         self.watch, self.log = watch, log

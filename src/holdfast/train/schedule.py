@@ -45,11 +45,14 @@ def limit_sentence(limit: float, *, default: bool) -> str:
     return f"time limit: {format_seconds(limit)} ({which}); the same command continues"
 
 
-def default_engine(specs: Sequence[Spec]) -> Engine:
-    """Return the engine without any option: concurrent runs if other processes can import all methods."""
+def default_engine(specs: Sequence[Spec], *, steps: bool = False) -> Engine:
+    """Return the engine without any option: concurrent runs if other processes can import all methods.
+
+    With `steps`, a listener needs every step, which runs in other processes do not report.
+    """
     targets = [entry.target for spec in specs for _, entry in catalog.unwrap("methods", spec.method)]
     own = any(target.startswith("__main__:") or "<locals>" in target for target in targets)
-    return Local(1 if own or parallel.world_size() > 1 else 0)
+    return Local(1 if own or steps or parallel.world_size() > 1 else 0)
 
 
 def reserve(board: Board, *, limit: float, model: bool) -> float:

@@ -4,7 +4,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from holdfast.run.execute import run_all
 
 from holdfast import BadInput, world
 from holdfast.run import resolve as resolving
