@@ -153,7 +153,7 @@ class Logistic(LinearRegression):
 
     def fit(self, designs: Sequence[Design]) -> LinearFit:
         classes, design = self.head.outputs, Design.join(designs)
-        with threadpool_limits(1):  # the products are small: threads would mostly wait for one another
+        with threadpool_limits(torch.get_num_threads()):
             if self.task.predicts == "labels":
                 return fit_labels(design, designs, self.strengths)
             return fit_linear(design, classes, *choose_strength(designs, classes, self.strengths))

@@ -247,12 +247,11 @@ class Squared(Loss):
 
 @dataclass
 class Solution:
-    """Weights (k, c, d), biases (k, c), outputs for the training features (n, k, c) and iterations."""
+    """Weights (k, c, d), biases (k, c) and outputs for the training features (n, k, c)."""
 
     weight: Tensor
     bias: Tensor
     outputs: Tensor
-    iterations: int
 
 
 def solve(
@@ -272,8 +271,8 @@ def solve(
     state = _State(loss, weight, v, image, space.logits(v, image))
     state.evaluate(space)
     active, solved = torch.arange(len(strengths), device=bias.device), torch.zeros_like(strengths, dtype=torch.bool)
-    final_v, final_z, taken = torch.empty_like(v), torch.empty_like(state.z), 0
-    for taken in range(1, iterations + 1):
+    final_v, final_z = torch.empty_like(v), torch.empty_like(state.z)
+    for _ in range(iterations):
         stop_if_requested()
         d, d_image = state.direction(space)
         slope = (state.g * d_image).sum((0, 2))  # (k,) negative
@@ -291,7 +290,7 @@ def solve(
     else:
         final_v[:, active], final_z[:, active] = state.v, state.z
     space.precondition(strengths)
-    return Solution(*space.weights(final_v), final_z, taken)
+    return Solution(*space.weights(final_v), final_z)
 
 
 @dataclass
