@@ -29,8 +29,10 @@ from holdfast.methods.strength import (
 )
 
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)  # inverse strengths of the penalty, of features with norm 1
+SPARSE_STRENGTHS = (1.0, 10.0, 100.0)
 POWERS = (1.0, 0.5)  # of a feature's standard deviation that it is divided by
-ROWS, SPARSE_ROWS = 10_000, 2_000  # examples that the strength is chosen on, at most, with dense and sparse features
+ROWS = 10_000  # examples that the strength is chosen on, at most, with dense features
+SPARSE_ROWS, SPARSE_SHARE = (800, 2_000), 4  # with sparse features: a quarter of all, between these numbers
 SPARSE_FOLDS = 3  # of domains, with sparse features
 TOLERANCE, SPARSE_TOLERANCE = 1e-6, 1e-4  # expected decrease of the objective at the end, relative to the objective
 TINY = 1e-8
@@ -182,7 +184,8 @@ def _chosen(designs: Sequence[Design], classes: int, strengths: Sequence[float])
         return strengths[0], powers[0]
     domain = np.repeat(np.arange(len(designs)), [len(design.y) for design in designs])
     design = Design.join(designs)
-    rows = stratified_sample(domain, design.y, ROWS if dense else SPARSE_ROWS)
+    least, most = SPARSE_ROWS
+    rows = stratified_sample(domain, design.y, ROWS if dense else min(most, max(least, len(domain) // SPARSE_SHARE)))
     design, domain = design.take(rows), domain[rows]
     splits = Splits.of(domain, design.y, FOLDS if dense else SPARSE_FOLDS)
     best: dict[tuple[float, float], float] = {}

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from holdfast.core.stopping import stop_if_requested
 
-MEMORY = 8  # pairs of steps and changes of the gradient
+MEMORY = 6  # pairs of steps and changes of the gradient
 TRIALS = 6  # steps that a line search tries
 ROTATED = 2048  # features up to which the preconditioner is the inverse of the second moments
 EXACT = 0.3  # largest slope at the end of a line search, relative to that at its start

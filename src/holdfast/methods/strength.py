@@ -19,7 +19,8 @@ FOLDS = 5  # of domains, at most
 MINORITY = 0.1  # of the rows of a fold that do not have its most frequent class, at least, relative to all rows
 PRIOR = 0.25  # weight of the random split
 RARE = 0.2  # of the mean size of a class, below which it counts less than other classes
-TOLERANCE, ITERATIONS = 1e-2, 40
+TOLERANCE, ITERATIONS = 1e-2, 30
+MARGIN = 0.003  # gain of the criterion for which a weaker penalty is chosen, at least
 TEMPERATURES = 2.0 ** np.arange(-3, 2)
 ELEMENTS = 20_000_000  # outputs (n k c) of the problems that are solved at once, at most
 
@@ -155,12 +156,15 @@ def _likelihood(z: np.ndarray, y: np.ndarray) -> float:
 
 
 def best_strength(score: Callable[[Sequence[float]], np.ndarray], strengths: Sequence[float]) -> tuple[float, float]:
-    """Return the best strength and its criterion; strengths on the far side of a worse one are not tried."""
+    """Return the smallest strength with almost the best criterion, and the criterion.
+
+    Strengths on the far side of a worse one are not tried.
+    """
     ordered = sorted(strengths)
     first, last = (1, len(ordered) - 1) if len(ordered) > 3 else (0, len(ordered))
     values = dict(zip(ordered[first:last], score(ordered[first:last]), strict=True))
     while True:
-        best = max(values, key=lambda strength: values[strength])
+        best = min(strength for strength in values if values[strength] >= max(values.values()) - MARGIN)
         if first > 0 and best == ordered[first]:
             first -= 1
             values[ordered[first]] = float(score([ordered[first]])[0])

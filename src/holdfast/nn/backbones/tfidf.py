@@ -12,7 +12,7 @@ from holdfast.core.errors import BadInput, check_at_least
 from holdfast.core.settings import setting
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.bag import DIMENSION, BagBackbone
-from holdfast.nn.backbones.ngrams import KINDS, SHORTEST, count_known, frequent, training_counts
+from holdfast.nn.backbones.ngrams import KINDS, SHORTEST, Vocabulary, frequent, training_counts
 
 COLUMNS = ("text", "second")
 
@@ -45,7 +45,10 @@ class Tfidf(BagBackbone):
     def __init__(self, *, vocabulary: Mapping[str, Sequence[str]], **settings: Any) -> None:
         super().__init__()
         self._initialise(vocabulary, asdict(self.Settings(**settings)))
-        self.index = {block: {gram: i for i, gram in enumerate(grams)} for block, grams in self.vocabulary.items()}
+        self.blocks_of_columns = {
+            block: Vocabulary(grams, kind := block.partition(" ")[2], self.settings[kind])
+            for block, grams in self.vocabulary.items()
+        }
 
     @classmethod
     def build(cls, training: Callable[[], Any], **settings: Any) -> Self:
@@ -62,10 +65,10 @@ class Tfidf(BagBackbone):
         if examples and list(columns) != expected:
             kinds = {1: "single texts", 2: "pairs of texts"}
             raise BadInput(f"the model was built for {kinds[len(expected)]}, not {kinds[len(columns)]}")
-        counts = {}
-        for block, index in self.index.items():
-            column, _, kind = block.partition(" ")
-            counts[block] = count_known(columns.get(column, []), kind, self.settings[kind], index)
+        counts = {
+            block: vocabulary.count(columns.get(block.partition(" ")[0], []))
+            for block, vocabulary in self.blocks_of_columns.items()
+        }
         return self.bags(counts)
 
 
