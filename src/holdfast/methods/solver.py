@@ -261,10 +261,11 @@ def solve(
     """Solve problems with inverse strengths (k,) from zero weights and `bias` (k, c).
 
     `rows` (n, k) weights the examples, 0 for those that a problem must not be trained on. A problem is solved when the
-    expected decrease of its objective is below `tolerance` times the objective.
+    expected decrease of the mean loss of its examples is below `tolerance`.
     """
     space.precondition(strengths)
     weight = strengths if rows is None else rows * strengths  # (k,) or (n, k)
+    total = strengths * space.rows if rows is None else weight.sum(0)
     v = bias.new_zeros(space.size, *bias.shape)
     v[-1] = bias / space.scale[-1]
     image = space.metric(v)
@@ -276,7 +277,7 @@ def solve(
         stop_if_requested()
         d, d_image = state.direction(space)
         slope = (state.g * d_image).sum((0, 2))  # (k,) negative
-        solved = solved | (-slope <= tolerance * state.objective.clamp(min=SMALLEST))
+        solved = solved | (-slope <= tolerance * total[active])
         if 2 * int(solved.sum()) > len(solved):
             final_v[:, active], final_z[:, active] = state.v, state.z
             if bool(solved.all()):

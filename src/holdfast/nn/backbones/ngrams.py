@@ -20,7 +20,7 @@ from holdfast.core.stopping import stop_if_requested
 SHORTEST = 3  # characters of an n-gram
 KINDS = ("words", "characters")
 ROWS_PER_CHECK = 2_000  # texts or words between two checks for a request to stop
-KEPT = 20_000_000  # n-grams of all texts whose counts are kept in memory, 160 MB
+KEPT = 40_000_000  # n-grams of all texts whose counts are kept in memory, 320 MB
 
 _WORD = re.compile(r"\b\w\w+\b")
 
@@ -81,7 +81,7 @@ def _occurrences(rows: Iterable[Sequence[str]], index: dict[str, int], *, add: b
 
 
 class TrainingCounts:
-    """Counts of all n-grams of training texts; every text is counted once per process."""
+    """Counts of all n-grams of texts that are compared with training texts; every text is counted once per process."""
 
     def __init__(self, kind: str, longest: int) -> None:
         self.kind, self.longest = kind, longest
@@ -96,6 +96,11 @@ class TrainingCounts:
 
     def counts(self, texts: Sequence[str]) -> Block:
         """Return the n-grams known so far and their counts (n, p); the order in a row is that in the text."""
+        self.add(texts)
+        return self.grams, self._rows(texts)
+
+    def add(self, texts: Sequence[str]) -> None:
+        """Count the texts that were not counted before."""
         if self.matrix.nnz > KEPT:
             self._clear()
         new = [text for text in dict.fromkeys(texts) if text not in self.rows]
@@ -106,7 +111,6 @@ class TrainingCounts:
             starts = np.concatenate([old.indptr, counts.indptr[1:] + old.indptr[-1]])
             arrays = [np.concatenate([getattr(old, name), getattr(counts, name)]) for name in ("data", "indices")]
             self.matrix = sparse.csr_matrix((*arrays, starts), shape=(len(self.rows), len(self.grams)))
-        return self.grams, self._rows(texts)
 
     def columns(self, vocabulary: Sequence[str]) -> np.ndarray:
         """Return the position in a vocabulary of every column, -1 for columns that it lacks."""
@@ -147,22 +151,14 @@ class Vocabulary:
         return {gram: i for i, gram in enumerate(self.grams)}
 
     def count(self, texts: Sequence[str]) -> sparse.csr_matrix:
-        """Return the counts (n, p): kept ones of training texts, new ones of other texts."""
+        """Return the counts (n, p); those of texts that come with training texts of this process are kept."""
         memory = training_counts(self.kind, self.longest)
-        seen = [i for i, text in enumerate(texts) if text in memory.rows]
-        if not seen:
-            return self._new(texts)
+        if not any(text in memory.rows for text in texts):
+            return count_ngrams(texts, self.kind, self.longest, self.index, add=False)[1]
+        memory.add(texts)
         if self.version != memory.version:
             self.columns, self.version = memory.columns(self.grams), memory.version
-        known = memory.known([texts[i] for i in seen], self.columns, len(self.grams))
-        if len(seen) == len(texts):
-            return known
-        new = [i for i, text in enumerate(texts) if text not in memory.rows]
-        counts = self._new([texts[i] for i in new])
-        return sparse.csr_matrix(sparse.vstack([known, counts], format="csr"))[np.argsort([*seen, *new])]
-
-    def _new(self, texts: Sequence[str]) -> sparse.csr_matrix:
-        return count_ngrams(texts, self.kind, self.longest, self.index, add=False)[1]
+        return memory.known(texts, self.columns, len(self.grams))
 
 
 def frequent(blocks: Mapping[str, Block], *, min_df: int, limit: int) -> tuple[dict[str, list[str]], np.ndarray]:
