@@ -66,7 +66,6 @@ class BagBackbone(Backbone, LearnedPreparation):
     def bags(self, blocks: Mapping[str, sparse.csr_matrix]) -> TokenStore:
         """Return the store of counts (n, columns of the block) per block."""
         counts = sparse.csr_matrix(sparse.hstack([blocks[name] for name in self.vocabulary], format="csr"))
-        counts.sort_indices()
         starts = torch.from_numpy(counts.indptr.astype(np.int64))
         ids, values = (torch.from_numpy(array.astype(np.int32)) for array in (counts.indices, counts.data))
         return BagStore(Ragged(ids, starts), pad=0, types=Ragged(values, starts))
