@@ -114,16 +114,18 @@ class TreeColumns:
     """Columns that trees are grown on: features that can be split, and codes of features that exclude one another."""
 
     features: np.ndarray  # (n, d)
-    kept: np.ndarray  # features that are columns of their own
+    single: np.ndarray  # features that are columns of their own
     codes: np.ndarray  # (d, e)
 
     def of(self, x: np.ndarray) -> np.ndarray:
         """Return the columns of the features (n, d)."""
-        return np.concatenate([x[:, self.kept], np.nan_to_num(x) @ self.codes], axis=1, dtype=np.float64)
+        return np.concatenate([x[:, self.single], np.nan_to_num(x) @ self.codes], axis=1, dtype=np.float64)
 
     def restored(self, forest: Forest) -> Forest:
         """Return trees of the features and their codes."""
-        columns = np.concatenate([self.kept, self.features.shape[1] + np.arange(self.codes.shape[1])]).astype(np.int64)
+        columns = np.concatenate([self.single, self.features.shape[1] + np.arange(self.codes.shape[1])]).astype(
+            np.int64
+        )
         feature = columns[forest.feature.astype(np.int64)] if len(forest.feature) else forest.feature
         return replace(forest, feature=feature, codes=self.codes)
 

@@ -218,8 +218,8 @@ def fit_labels(design: Design, folds: Sequence[Design], strengths: Sequence[floa
         tolerance = SPARSE_TOLERANCE if sparse.issparse(x) else TOLERANCE
         same = begin.new_full((len(varying),), chosen[0])
         solution: Solution = solve(space_of(x), Binary(targets[..., None]), same, begin, tolerance=tolerance)
-        parts = (_numbers(each[:, 0]) for each in (solution.weight, solution.bias))
-        weight[varying], bias[varying] = scaling.unscaled(*parts)
+        scaled = (_numbers(each[:, 0]) for each in (solution.weight, solution.bias))
+        weight[varying], bias[varying] = scaling.unscaled(*scaled)
         outputs[:, varying] = _numbers(solution.outputs[..., 0])
     risk = float((np.logaddexp(0, outputs) - labels * outputs).mean())
     metrics = {"risk": risk, "C": float(chosen[0]), "power": chosen[1]}

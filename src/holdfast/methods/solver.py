@@ -333,9 +333,9 @@ class _State:
         q = self.gamma[:, None] * q
         image = q if primal else self.gamma[:, None] * image
         for pair, share in zip(self.history, reversed(shares), strict=True):
-            back = (share - pair.inverse * (pair.change_image * q).sum((0, 2)))[:, None]
-            q = q + back * pair.step
-            image = q if primal else image + back * pair.step_image
+            factor = (share - pair.inverse * (pair.change_image * q).sum((0, 2)))[:, None]
+            q = q + factor * pair.step
+            image = q if primal else image + factor * pair.step_image
         return -q, -image
 
     def move(self, space: Space, d: Tensor, d_image: Tensor, slope: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ def stratified_sample(domain: np.ndarray, y: np.ndarray, most: int) -> np.ndarra
 def domain_folds(domain: np.ndarray, y: np.ndarray, most: int = FOLDS) -> np.ndarray:
     """Return the fold (n,) of each row: domains in balanced folds, each with at least two classes.
 
-    There are as many folds as possible, at most `most`. If even two folds of domains lack a class, or if there is one
+    There are at most `most` folds. If even two folds of domains lack a class, or if there is one
     domain, rows of every domain and class are spread over three folds.
     """
     names, codes = np.unique(domain, return_inverse=True)
