@@ -134,11 +134,12 @@ def columns_of_trees(x: np.ndarray, min_leaf: int) -> TreeColumns:
     """Return the columns for features (n, d).
 
     Neighbouring features of 0 and 1, of which no example has two, become one column of codes, the first feature 1, so
-    that a histogram replaces one per category. Features that differ from their first value in fewer than `min_leaf`
-    examples cannot be split.
+    that a histogram replaces one per category. Features with fewer than `min_leaf` examples on one side
+    of every threshold cannot be split.
     """
     binary = ((x == 0) | (x == 1)).all(axis=0)
-    varying = (x != x[:1]).sum(axis=0) >= min_leaf if len(x) else np.zeros(x.shape[1], dtype=bool)
+    different = (x != x[:1]).sum(axis=0)  # (d,) examples
+    varying = np.where(binary, np.minimum(different, len(x) - different), different) >= min_leaf
     groups: list[list[int]] = []
     taken = np.zeros(len(x), dtype=bool)
     for i in np.flatnonzero(binary):
