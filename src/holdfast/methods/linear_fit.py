@@ -31,7 +31,7 @@ from holdfast.methods.strength import (
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)  # inverse strengths of the penalty, of features with norm 1
 SPARSE_STRENGTHS = (1.0, 10.0, 100.0)
 POWERS = (1.0, 0.5)  # of a feature's standard deviation that it is divided by
-ROWS = 10_000  # examples that the strength is chosen on, at most, with dense features
+ROWS = 5_000  # examples that the strength is chosen on, at most, with dense features
 SPARSE_ROWS, SPARSE_SHARE = (800, 2_000), 4  # with sparse features: a quarter of all, between these numbers
 SPARSE_FOLDS = 3  # of domains, with sparse features
 TOLERANCE, SPARSE_TOLERANCE = 3e-7, 3e-5  # expected decrease of the mean loss at the end
