@@ -20,6 +20,7 @@ _ABOUT = {  # function in holdfast.bench, description
     "gpu": ("gpu:run", "training steps of ResNet-50 and ViT-S/16, and small runs at once, compared with one by one"),
     "scaling": ("scaling:run", "growth of cost with steps, batch, domains, slots, experts and runs, as exponents"),
     "serve": ("serve:run", "server with 32 clients, compared with offline prediction"),
+    "simple": ("simple:run", "simple baselines of a comparison, compared with scikit-learn on the same rows"),
     "tables": ("tables:run", "1 million rows of 50 mixed columns: read, audited and prepared, time and memory"),
     "recurrent": ("read:run_recurrent", "LSTM with a memory bank, compared with torch.nn.LSTM"),
 }  # fmt: skip

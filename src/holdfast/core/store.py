@@ -95,7 +95,7 @@ class TokenStore(Store):
     def _widened(self, tokens: Tokens) -> Tokens:
         """Pad to a multiple of the length, so that the shapes of batches repeat."""
         width = tokens.ids.shape[1]
-        more = min(-(-width // self.multiple) * self.multiple, int(self.lengths().max())) - width
+        more = min(-(-width // self.multiple) * self.multiple, int(self.ids.starts.diff().max())) - width
         ids, mask = pad(tokens.ids, (0, more), value=self.pad), pad(tokens.mask, (0, more), value=False)
         return Tokens(ids, mask, None if tokens.types is None else pad(tokens.types, (0, more)), tokens.at)
 
@@ -103,9 +103,9 @@ class TokenStore(Store):
         """Keep the texts on the CPU; on a GPU few lengths of batches are used, each with its own CUDA graph."""
         multiple = 1
         if torch.device(device).type == "cuda" and len(self):
-            longest = int(self.lengths().max())
+            longest = int(self.ids.starts.diff().max())
             multiple = next((each for most, each in LENGTH_MULTIPLES.items() if longest <= most), LARGEST_MULTIPLE)
-        return TokenStore(self.ids, pad=self.pad, types=self.types, at=self.at, multiple=multiple)
+        return type(self)(self.ids, pad=self.pad, types=self.types, at=self.at, multiple=multiple)
 
 
 class GraphStore(Store):
@@ -194,7 +194,7 @@ def join(stores: Sequence[Store]) -> Store:
     assert len(tokens) == len(stores), "stores of different kinds cannot be joined"
     types = [s.types for s in tokens if s.types is not None]
     positions = [s.at for s in tokens if s.at is not None]
-    return TokenStore(
+    return type(tokens[0])(
         Ragged.join([s.ids for s in tokens]),
         pad=tokens[0].pad,
         types=Ragged.join(types) if types else None,

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 
 from holdfast.core.errors import BadInput, check_at_least, quiet_fit
 from holdfast.core.settings import choice, log, setting, whole
+from holdfast.core.stopping import stop_if_requested
 from holdfast.methods.linear_fit import Design, log_frequencies
 from holdfast.methods.logistic import SolvedAtOnce
 from holdfast.methods.ridge import label_offsets, quantile_levels
@@ -42,7 +44,7 @@ class Boosting(SolvedAtOnce):
     @dataclass(frozen=True)
     class Settings:
         engine: str = setting("sklearn", help="sklearn (HistGradientBoosting) or lightgbm")
-        iterations: int = setting(100, search=whole(50, 500), help="trees per class")
+        iterations: int = setting(100, search=whole(50, 500), help="trees per class, at most")
         rate: float = setting(0.1, search=log(0.02, 0.3), help="shrinkage of every tree")
         leaves: int = setting(31, search=choice(7, 15, 31, 63), help="most leaves of a tree")
         min_leaf: int = setting(20, search=choice(5, 10, 20, 50), help="fewest examples of a leaf")
@@ -57,6 +59,10 @@ class Boosting(SolvedAtOnce):
 
     def fit(self, designs: Sequence[Design]) -> ForestFit:
         design, classes = Design.join(designs), int(self.head.outputs)
+        self.columns_of_trees = columns_of_trees(np.asarray(design.x), self.settings.min_leaf)
+        return self._fit(Design(self.columns_of_trees.of(np.asarray(design.x)), design.y), classes)
+
+    def _fit(self, design: Design, classes: int) -> ForestFit:
         if isinstance(self.task, Regress):
             return self._fit_numbers(np.asarray(design.x), design.y.astype(np.float64))
         if design.y.ndim == 2:
@@ -71,7 +77,9 @@ class Boosting(SolvedAtOnce):
 
     def _grow(self, x: np.ndarray, y: np.ndarray, classes: int) -> tuple[list[Tree], np.ndarray]:
         """Return trees in the order of the iterations, and the baseline per sum; without classes, y are numbers."""
-        return (_lightgbm if self.settings.engine == "lightgbm" else _sklearn)(x, y, classes, self.settings)
+        grow = _lightgbm if self.settings.engine == "lightgbm" else _sklearn
+        with threadpool_limits(torch.get_num_threads()):
+            return grow(x, y, classes, self.settings)
 
     def _fit_labels(self, x: np.ndarray, y: np.ndarray) -> ForestFit:
         """Fit one binary forest per label; a label that all or no examples have gets the logit of its frequency."""
@@ -92,13 +100,61 @@ class Boosting(SolvedAtOnce):
         outputs, none = int(self.head.outputs), np.zeros(0, dtype=np.int64)
         forest = join_trees(trees, np.ones((1, outputs)), baseline, none, np.zeros(outputs))
         if levels := quantile_levels(self.task):
-            self.head.set(forest)
-            errors = y - self.head(torch.from_numpy(x)).detach().numpy()[:, 0]
+            self.head.set(self.columns_of_trees.restored(forest))
+            errors = y - self.head(torch.from_numpy(self.columns_of_trees.features)).detach().numpy()[:, 0]
             forest = replace(forest, offset=forest.offset + np.quantile(errors, levels))
         return ForestFit(forest, {"trees": float(len(trees))})
 
     def write(self, solution: ForestFit) -> None:
-        self.head.set(solution.forest)
+        self.head.set(self.columns_of_trees.restored(solution.forest))
+
+
+@dataclass(frozen=True)
+class TreeColumns:
+    """Columns that trees are grown on: features that can be split, and codes of features that exclude one another."""
+
+    features: np.ndarray  # (n, d)
+    single: np.ndarray  # features that are columns of their own
+    codes: np.ndarray  # (d, e)
+
+    def of(self, x: np.ndarray) -> np.ndarray:
+        """Return the columns of the features (n, d)."""
+        return np.concatenate([x[:, self.single], np.nan_to_num(x) @ self.codes], axis=1, dtype=np.float64)
+
+    def restored(self, forest: Forest) -> Forest:
+        """Return trees of the features and their codes."""
+        columns = np.concatenate([self.single, self.features.shape[1] + np.arange(self.codes.shape[1])]).astype(
+            np.int64
+        )
+        feature = columns[forest.feature.astype(np.int64)] if len(forest.feature) else forest.feature
+        return replace(forest, feature=feature, codes=self.codes)
+
+
+def columns_of_trees(x: np.ndarray, min_leaf: int) -> TreeColumns:
+    """Return the columns for features (n, d).
+
+    Neighbouring features of 0 and 1, of which no example has two, become one column of codes, the first feature 1, so
+    that a histogram replaces one per category. Features with fewer than `min_leaf` examples on one side
+    of every threshold cannot be split.
+    """
+    binary = ((x == 0) | (x == 1)).all(axis=0)
+    different = (x != x[:1]).sum(axis=0)  # (d,) examples
+    varying = np.where(binary, np.minimum(different, len(x) - different), different) >= min_leaf
+    groups: list[list[int]] = []
+    taken = np.zeros(len(x), dtype=bool)
+    for i in np.flatnonzero(binary):
+        ones = x[:, i] == 1
+        if not groups or groups[-1][-1] != i - 1 or (taken & ones).any():
+            groups.append([])
+            taken = np.zeros(len(x), dtype=bool)
+        groups[-1].append(int(i))
+        taken |= ones
+    groups = [group for group in groups if len(group) > 1]
+    codes = np.zeros((x.shape[1], len(groups)))
+    for column, group in enumerate(groups):
+        codes[group, column] = np.arange(1, len(group) + 1)
+    coded = codes.any(axis=1)
+    return TreeColumns(x, np.flatnonzero(varying & ~coded), codes)
 
 
 def class_mix(known: np.ndarray, classes: int) -> np.ndarray:
@@ -129,13 +185,26 @@ def join_trees(
 
 
 def _sklearn(x: np.ndarray, y: np.ndarray, classes: int, options: Boosting.Settings) -> tuple[list[Tree], np.ndarray]:
-    """Fit scikit-learn's trees."""
+    """Fit scikit-learn's trees; with more than 10,000 examples they end when a tenth of them does not gain any more."""
     from sklearn import ensemble  # its import takes a second
 
     family: Any = ensemble.HistGradientBoostingClassifier if classes else ensemble.HistGradientBoostingRegressor
-    model = family(
+
+    class Interruptible(family):
+        def _get_loss(self, *arguments: Any, **options: Any) -> Any:
+            loss = super()._get_loss(*arguments, **options)
+            gradients = loss.gradient_hessian
+
+            def checked(*arguments: Any, **options: Any) -> Any:
+                stop_if_requested()
+                return gradients(*arguments, **options)
+
+            loss.gradient_hessian = checked  # is called once per iteration
+            return loss
+
+    model: Any = Interruptible(
         max_iter=options.iterations, learning_rate=options.rate, max_leaf_nodes=options.leaves,
-        min_samples_leaf=options.min_leaf, l2_regularization=options.l2, early_stopping=False, random_state=0,
+        min_samples_leaf=options.min_leaf, l2_regularization=options.l2, early_stopping="auto", random_state=0,
     )  # fmt: skip
     with quiet_fit():
         model.fit(x, y)
@@ -168,8 +237,14 @@ def _lightgbm(x: np.ndarray, y: np.ndarray, classes: int, options: Boosting.Sett
     parameters = {
         **several, "learning_rate": options.rate, "num_leaves": options.leaves, "min_data_in_leaf": options.min_leaf,
         "lambda_l2": options.l2, "verbosity": -1, "deterministic": True, "force_row_wise": True, "seed": 0,
+        "num_threads": torch.get_num_threads(),
     }  # fmt: skip
-    booster: Any = lightgbm.train(parameters, lightgbm.Dataset(x, y), num_boost_round=options.iterations)
+    booster: Any = lightgbm.train(
+        parameters,
+        lightgbm.Dataset(x, y),
+        num_boost_round=options.iterations,
+        callbacks=[lambda _: stop_if_requested()],
+    )
     trees = [lightgbm_tree(tree["tree_structure"]) for tree in booster.dump_model()["tree_info"]]
     return trees, np.zeros(classes if classes > 2 else 1)
 

@@ -7,31 +7,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from scipy import sparse
 from scipy.special import log_softmax
+from torch import Tensor
 
-from holdfast.core.errors import quiet_fit
+from holdfast.methods.solver import Binary, Solution, solve, space_of
+from holdfast.methods.strength import (
+    FOLDS,
+    Splits,
+    best_strength,
+    first_bias,
+    loss_of,
+    scores,
+    stratified_sample,
+    tensor_device,
+)
 
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)  # inverse strengths of the penalty, of features with norm 1
+SPARSE_STRENGTHS = (1.0, 10.0, 100.0)
 POWERS = (1.0, 0.5)  # of a feature's standard deviation that it is divided by
-FOLDS = 5  # at most
-ROWS = 10_000  # examples that the strength is chosen on, at most
-ITERATIONS = 300
+ROWS = 5_000  # examples that the strength is chosen on, at most, with dense features
+SPARSE_ROWS, SPARSE_SHARE = (800, 2_000), 4  # with sparse features: a quarter of all, between these numbers
+SPARSE_FOLDS = 3  # of domains, with sparse features
+TOLERANCE, SPARSE_TOLERANCE = 3e-7, 3e-5  # expected decrease of the mean loss at the end
 TINY = 1e-8
 
 
 @dataclass(frozen=True)
 class Design:
-    """Features (n, d), an array or a sparse matrix, and targets (n, ...): classes, or numbers."""
+    """Features (n, d), an array, a tensor or a sparse matrix, and targets (n, ...): classes, or numbers."""
 
     x: Any
     y: np.ndarray
 
     def take(self, rows: np.ndarray) -> Design:
-        return Design(self.x[rows], self.y[rows])
+        at = torch.from_numpy(rows).to(self.x.device) if isinstance(self.x, Tensor) else rows
+        return Design(self.x[at], self.y[rows])
 
     def labelled(self) -> Design:
         """Return the examples with a label."""
@@ -41,6 +57,10 @@ class Design:
     @staticmethod
     def join(designs: Sequence[Design]) -> Design:
         y = np.concatenate([design.y for design in designs])
+        if len(designs) == 1:
+            return designs[0]
+        if isinstance(designs[0].x, Tensor):
+            return Design(torch.cat([torch.as_tensor(design.x) for design in designs]), y)
         if isinstance(designs[0].x, np.ndarray):
             return Design(np.concatenate([design.x for design in designs]), y)
         return Design(sparse.csr_matrix(sparse.vstack([design.x for design in designs], format="csr")), y)
@@ -62,28 +82,29 @@ class Scaling:
     With the power 1 all features get the same variance; with a lower one, features that vary more keep more of it.
     """
 
-    mean: np.ndarray | None = None  # (d,)
-    scale: np.ndarray | None = None  # (d,)
+    mean: Tensor | None = None  # (d,)
+    scale: Tensor | None = None  # (d,)
 
     @staticmethod
     def of(x: Any, power: float = 1.0) -> Scaling:
-        if not isinstance(x, np.ndarray):
+        if sparse.issparse(x):
             return Scaling()
-        std = x.std(axis=0, dtype=np.float64)
-        constant = std <= TINY * (1 + np.abs(x).max(axis=0, initial=0.0))
-        scale = np.where(constant, 1.0, std) ** power
-        norm = np.sqrt(((std / scale) ** 2).sum())
-        return Scaling(x.mean(axis=0, dtype=np.float64), scale * (norm if norm > 0 else 1.0))
+        x = torch.as_tensor(x).double()
+        std = x.std(0, correction=0)
+        largest = x.abs().amax(0) if len(x) else std
+        scale = torch.where(std <= TINY * (1 + largest), 1.0, std) ** power
+        norm = (std / scale).square().sum().sqrt()
+        return Scaling(x.mean(0), scale * torch.where(norm > 0, norm, 1.0))
 
     def apply(self, x: Any) -> Any:
-        return x if self.mean is None else ((x - self.mean) / self.scale).astype(np.float32)
+        return x if self.mean is None else ((torch.as_tensor(x) - self.mean) / self.scale).float()
 
     def unscaled(self, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return weight and bias for features that are not scaled."""
         if self.mean is None or self.scale is None:
             return weight, bias
-        weight = weight / self.scale
-        return weight, bias - weight @ self.mean
+        weight = weight / self.scale.cpu().numpy()
+        return weight, bias - weight @ self.mean.cpu().numpy()
 
 
 def log_frequencies(y: np.ndarray, classes: int) -> np.ndarray:
@@ -93,15 +114,45 @@ def log_frequencies(y: np.ndarray, classes: int) -> np.ndarray:
 
 
 def fit_linear(design: Design, classes: int, strength: float, power: float = 1.0) -> LinearFit:
-    """Minimise C * sum of losses + |W|^2 / 2 over weights of scaled features; the bias has no penalty."""
-    scaling = Scaling.of(design.x, power)
-    x = scaling.apply(design.x)
-    weight, bias = _Path(x, design.y, classes).solve(strength)
-    log_p = log_softmax(np.asarray(x @ weight.T) + bias, axis=1)
+    """Minimise C * sum of losses + |W|^2 / 2 over weights of scaled features; the bias has no penalty.
+
+    A class without examples has the bias of a tenth of an example.
+    """
+    known = np.unique(design.y)
+    weight, bias = np.zeros((classes, design.x.shape[1])), log_frequencies(design.y, classes)
+    log_p = np.broadcast_to(bias, (len(design.y), classes))
+    if len(known) > 1:
+        own_weight, own_bias, outputs = _solved(design, np.searchsorted(known, design.y), len(known), strength, power)
+        missing = np.setdiff1d(np.arange(classes), known)
+        bias[missing] += own_bias.min() - bias[known].max()
+        weight[known], bias[known] = own_weight, own_bias
+        log_p = np.full((len(design.y), classes), -np.inf)
+        log_p[:, known] = log_softmax(outputs, axis=1)
     risk = float(-log_p[np.arange(len(design.y)), design.y].mean())
-    weight, bias = scaling.unscaled(weight, bias)
     metrics = {"risk": risk, "C": float(strength), "power": power}
     return LinearFit(weight.astype(np.float32), bias.astype(np.float32), metrics)
+
+
+def _solved(
+    design: Design, y: np.ndarray, classes: int, strength: float, power: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return weights (c, d), biases (c,) and outputs (n, c); two classes share one regression in equal parts."""
+    scaling = Scaling.of(design.x, power)
+    bias = first_bias(y, classes, np.ones((len(y), 1), dtype=bool))
+    x, device = scaling.apply(design.x), tensor_device(design.x)
+    strengths, begin = (torch.tensor(each, dtype=torch.float32, device=device) for each in ([strength], bias))
+    tolerance = SPARSE_TOLERANCE if sparse.issparse(x) else TOLERANCE
+    solution = solve(space_of(x), loss_of(y, classes, device), strengths, begin, tolerance=tolerance)
+    weight, bias = scaling.unscaled(*(_numbers(each[0]) for each in (solution.weight, solution.bias)))
+    outputs = _numbers(solution.outputs[:, 0])
+    if classes != 2:
+        return weight, bias, outputs
+    weight, bias = (np.concatenate([-part / 2, part / 2]) for part in (weight, bias))
+    return weight, bias, np.concatenate([-outputs / 2, outputs / 2], axis=1)
+
+
+def _numbers(tensor: Tensor) -> np.ndarray:
+    return tensor.double().cpu().numpy()
 
 
 def choose_strength(
@@ -109,100 +160,77 @@ def choose_strength(
 ) -> tuple[float, float]:
     """Return the inverse strength and the power of the scaling that are best on held-out domains.
 
-    The criterion is the mean accuracy, with ties decided by the mean log-likelihood.
+    The criterion is the log-likelihood of the held-out rows of all folds, in which classes have equal weights, shrunk
+    towards that of a random split. A sample of the rows with all domains and classes decides.
     """
-    design, fold = Design.join(designs), _folds([len(design.y) for design in designs])
-    if len(fold) > ROWS:
-        rows = np.linspace(0, len(fold) - 1, ROWS).astype(int)
-        design, fold = design.take(rows), fold[rows]
-    scores: dict[tuple[float, float], list[tuple[float, float]]] = {}
-    for power in POWERS if isinstance(design.x, np.ndarray) else POWERS[:1]:
-        x, y = Scaling.of(design.x, power).apply(design.x), design.y
-        for held_out in np.unique(fold):
-            train, valid = np.flatnonzero(fold != held_out), np.flatnonzero(fold == held_out)
-            path = _Path(x[train], y[train], classes)
-            for strength in strengths:  # in ascending order, each from the solution before
-                weight, bias = path.solve(strength)
-                log_p = log_softmax(np.asarray(x[valid] @ weight.T) + bias, axis=1)
-                right = float((log_p.argmax(axis=1) == y[valid]).mean())
-                likelihood = float(log_p[np.arange(len(valid)), y[valid]].mean())
-                scores.setdefault((strength, power), []).append((right, likelihood))
-    return max(scores, key=lambda pair: tuple(np.mean(scores[pair], axis=0)))
+    known = np.unique(np.concatenate([design.y for design in designs]))
+    if len(known) < 2:
+        return strengths[len(strengths) // 2], POWERS[0]
+    coded = [Design(design.x, np.searchsorted(known, design.y)) for design in designs]
+    return _chosen(coded, len(known), strengths)
+
+
+def choose_ridge(designs: Sequence[Design], strengths: Sequence[float] = STRENGTHS) -> tuple[float, float]:
+    """Return the inverse strength and the power of the scaling with the lowest squared error on held-out domains."""
+    y = np.concatenate([design.y for design in designs]).astype(np.float64)
+    mean, std = y.mean(), y.std() or 1.0
+    return _chosen([Design(design.x, (design.y - mean) / std) for design in designs], 0, strengths)
+
+
+def _chosen(designs: Sequence[Design], classes: int, strengths: Sequence[float]) -> tuple[float, float]:
+    dense = not sparse.issparse(designs[0].x)
+    powers = POWERS if dense else POWERS[:1]
+    if len(strengths) == len(powers) == 1:
+        return strengths[0], powers[0]
+    domain = np.repeat(np.arange(len(designs)), [len(design.y) for design in designs])
+    design = Design.join(designs)
+    least, most = SPARSE_ROWS
+    rows = stratified_sample(domain, design.y, ROWS if dense else min(most, max(least, len(domain) // SPARSE_SHARE)))
+    design, domain = design.take(rows), domain[rows]
+    splits = Splits.of(domain, design.y, FOLDS if dense else SPARSE_FOLDS)
+    best: dict[tuple[float, float], float] = {}
+    for power in powers:
+        space, device = space_of(Scaling.of(design.x, power).apply(design.x)), tensor_device(design.x)
+        score = partial(scores, space, design.y, classes, splits, device=device)
+        strength, value = best_strength(score, strengths)
+        best[strength, power] = value
+    return max(best, key=lambda pair: best[pair])
 
 
 def fit_labels(design: Design, folds: Sequence[Design], strengths: Sequence[float] = STRENGTHS) -> LinearFit:
     """Fit one regression per label, with the strength that is best for the label nearest to half of the examples.
 
-    The targets are 0 or 1, (n, c); `folds` holds the examples of each domain.
+    The targets are 0 or 1, (n, c); `folds` holds the examples of each domain. A label that all or no examples have
+    gets a bias alone.
     """
-    balanced = int(np.abs(design.y.mean(axis=0) - 0.5).argmin())
-    chosen = choose_strength([Design(f.x, f.y[:, balanced].astype(np.int64)) for f in folds], 2, strengths)
-    fits = [fit_linear(Design(design.x, y.astype(np.int64)), 2, *chosen) for y in design.y.T]
-    metrics = {"risk": float(np.mean([fit.metrics["risk"] for fit in fits])), "C": chosen[0], "power": chosen[1]}
-    weight = np.stack([fit.weight[1] - fit.weight[0] for fit in fits])
-    return LinearFit(weight, np.asarray([fit.bias[1] - fit.bias[0] for fit in fits], dtype=np.float32), metrics)
+    labels = (design.y > 0.5).astype(np.int64)
+    balanced = int(np.abs(labels.mean(axis=0) - 0.5).argmin())
+    chosen = choose_strength([Design(f.x, (f.y[:, balanced] > 0.5).astype(np.int64)) for f in folds], 2, strengths)
+    frequencies = np.stack([log_frequencies(y, 2) for y in labels.T])
+    bias, weight = frequencies[:, 1] - frequencies[:, 0], np.zeros((labels.shape[1], design.x.shape[1]))
+    outputs = np.repeat(bias[None], len(labels), axis=0)
+    varying = np.flatnonzero((labels.max(axis=0) > 0) & (labels.min(axis=0) < 1))
+    if len(varying):
+        scaling = Scaling.of(design.x, chosen[1])
+        x, device = scaling.apply(design.x), tensor_device(design.x)
+        targets = torch.from_numpy(labels[:, varying]).float().to(device)
+        begin = torch.from_numpy(bias[varying]).float().to(device)[:, None]
+        tolerance = SPARSE_TOLERANCE if sparse.issparse(x) else TOLERANCE
+        same = begin.new_full((len(varying),), chosen[0])
+        solution: Solution = solve(space_of(x), Binary(targets[..., None]), same, begin, tolerance=tolerance)
+        scaled = (_numbers(each[:, 0]) for each in (solution.weight, solution.bias))
+        weight[varying], bias[varying] = scaling.unscaled(*scaled)
+        outputs[:, varying] = _numbers(solution.outputs[..., 0])
+    risk = float((np.logaddexp(0, outputs) - labels * outputs).mean())
+    metrics = {"risk": risk, "C": float(chosen[0]), "power": chosen[1]}
+    return LinearFit(weight.astype(np.float32), bias.astype(np.float32), metrics)
 
 
 def ridge(design: Design, strength: float, power: float = 1.0) -> LinearFit:
     """Minimise C * sum of squared errors + |w|^2 over weights of scaled features; targets are (n,)."""
-    from sklearn.linear_model import Ridge  # its import takes a second
-
-    scaling = Scaling.of(design.x, power)
-    x = scaling.apply(design.x)
-    model = Ridge(alpha=1 / strength).fit(x, design.y)
-    errors = np.asarray(model.predict(x)) - design.y
-    weight, bias = scaling.unscaled(np.asarray(model.coef_)[None], np.atleast_1d(model.intercept_))
-    metrics = {"risk": float((errors**2).mean()), "C": float(strength), "power": power}
-    return LinearFit(weight.astype(np.float32), bias.astype(np.float32), metrics)
-
-
-def choose_ridge(designs: Sequence[Design], strengths: Sequence[float] = STRENGTHS) -> tuple[float, float]:
-    """Return the inverse strength and the power of the scaling with the lowest squared error on held-out domains."""
-    design, fold = Design.join(designs), _folds([len(design.y) for design in designs])
-    if len(fold) > ROWS:
-        rows = np.linspace(0, len(fold) - 1, ROWS).astype(int)
-        design, fold = design.take(rows), fold[rows]
-    errors: dict[tuple[float, float], list[float]] = {}
-    for power in POWERS if isinstance(design.x, np.ndarray) else POWERS[:1]:
-        for held_out in np.unique(fold):
-            train, valid = (design.take(np.flatnonzero(mask)) for mask in (fold != held_out, fold == held_out))
-            for strength in strengths:
-                fit = ridge(train, strength, power)
-                predicted = np.asarray(valid.x @ fit.weight[0]) + fit.bias[0]
-                errors.setdefault((strength, power), []).append(float(((predicted - valid.y) ** 2).mean()))
-    return min(errors, key=lambda pair: float(np.mean(errors[pair])))
-
-
-def _folds(sizes: Sequence[int]) -> np.ndarray:
-    """Return the fold (n,) of each example: its domain, or every third example if there is one domain."""
-    if len(sizes) == 1:
-        return np.arange(sizes[0]) % 3
-    return np.repeat(np.arange(len(sizes)) % FOLDS, sizes)
-
-
-class _Path:
-    """Solutions for ascending inverse strengths on the same examples."""
-
-    def __init__(self, x: Any, y: np.ndarray, classes: int) -> None:
-        from sklearn.linear_model import LogisticRegression  # its import takes a second
-
-        self.x, self.y, self.classes = x, y, classes
-        self.known = np.unique(y)
-        self.model = LogisticRegression(max_iter=ITERATIONS, warm_start=True, tol=1e-4)
-
-    def solve(self, strength: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return weight (c, d) and bias (c,); a class without examples has the bias of a tenth of an example."""
-        weight = np.zeros((self.classes, self.x.shape[1]))
-        bias = log_frequencies(self.y, self.classes)
-        if len(self.known) < 2:
-            return weight, bias
-        with quiet_fit():
-            self.model.set_params(C=strength).fit(self.x, self.y)
-        coefficients, intercepts = np.asarray(self.model.coef_), np.asarray(self.model.intercept_)
-        if len(self.known) == 2:  # one row for the second class
-            coefficients, intercepts = (np.concatenate([-part / 2, part / 2]) for part in (coefficients, intercepts))
-        weight[self.known] = coefficients
-        missing = np.setdiff1d(np.arange(self.classes), self.known)
-        bias[missing] += intercepts.min() - bias[self.known].max()
-        bias[self.known] = intercepts
-        return weight, bias
+    y = design.y.astype(np.float64)
+    mean, std = y.mean(), y.std() or 1.0
+    weight, bias, outputs = _solved(Design(design.x, design.y), (y - mean) / std, 0, strength, power)
+    risk = float(((outputs[:, 0] * std + mean - y) ** 2).mean())
+    metrics = {"risk": risk, "C": float(strength), "power": power}
+    return LinearFit((weight * std).astype(np.float32), (bias * std + mean).astype(np.float32), metrics)

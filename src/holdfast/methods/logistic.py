@@ -21,6 +21,7 @@ from holdfast.core.inputs import Tokens
 from holdfast.core.settings import log, setting
 from holdfast.methods.base import Method, Metrics
 from holdfast.methods.linear_fit import (
+    SPARSE_STRENGTHS,
     STRENGTHS,
     Design,
     LinearFit,
@@ -135,7 +136,9 @@ class LinearRegression(SolvedAtOnce):
     @property
     def strengths(self) -> Sequence[float]:
         """Inverse strengths of the penalty to choose from."""
-        return STRENGTHS if self.settings.C is None else (self.settings.C,)
+        if self.settings.C is not None:
+            return (self.settings.C,)
+        return STRENGTHS if self.bag is None else SPARSE_STRENGTHS
 
     @torch.no_grad()
     def write(self, solution: LinearFit) -> None:
@@ -153,7 +156,7 @@ class Logistic(LinearRegression):
 
     def fit(self, designs: Sequence[Design]) -> LinearFit:
         classes, design = self.head.outputs, Design.join(designs)
-        with threadpool_limits(1):  # the products are small: threads would mostly wait for one another
+        with threadpool_limits(torch.get_num_threads()):
             if self.task.predicts == "labels":
                 return fit_labels(design, designs, self.strengths)
             return fit_linear(design, classes, *choose_strength(designs, classes, self.strengths))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.special import logit
 from threadpoolctl import threadpool_limits
 
@@ -21,7 +22,7 @@ class Ridge(LinearRegression):
 
     def fit(self, designs: Sequence[Design]) -> LinearFit:
         design = Design.join(designs)
-        with threadpool_limits(1):
+        with threadpool_limits(torch.get_num_threads()):
             solution = ridge(design, *choose_ridge(designs, self.strengths))
         if not (levels := quantile_levels(self.task)):
             return solution

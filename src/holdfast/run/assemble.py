@@ -166,15 +166,13 @@ def _encoder(spec: Spec, dataset: Dataset, rows: np.ndarray, trained: Model | No
 
 
 def _encoder_options(spec: Spec, dataset: Dataset) -> dict[str, Any]:
-    """Return the settings of the encoder; a linear regression on counts needs a column of their table per output."""
+    """Return the settings of the encoder; a linear regression on counts has one column of their table per output."""
     entry = catalog.lookup("encoders", spec.encoder)
     solved = catalog.unwrap("methods", spec.method)[-1][1].load().full_batch
     if not entry.sparse or not solved or "dimension" in spec.encoder_args:
         return spec.encoder_args
-    from holdfast.nn.backbones.bag import DIMENSION
-
     outputs = len(catalog.build("tasks", spec.task, options=spec.task_args).outputs(dataset.classes))
-    return spec.encoder_args if outputs <= DIMENSION else {**spec.encoder_args, "dimension": outputs}
+    return {**spec.encoder_args, "dimension": outputs}
 
 
 def _neck_and_head(

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import sparse
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
@@ -14,7 +15,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
 from holdfast.data.synthetic import world
 from holdfast.estimator import DomainClassifier
-from holdfast.methods.linear_fit import STRENGTHS, Design, choose_strength, fit_linear
+from holdfast.methods.linear_fit import SPARSE_STRENGTHS, STRENGTHS, Design, choose_strength, fit_linear
 from holdfast.models.adapt import Terms
 from holdfast.models.saved import load_model
 from holdfast.nn.backbones.bag import DIMENSION
@@ -62,7 +63,7 @@ def test_fits_all_columns_of_tfidf_at_once():
     reference = LogisticRegression(C=1.0, max_iter=2000, tol=1e-8).fit(columns[rows], TEXTS.y[rows])
     with torch.no_grad():
         own = assembly.deploy()(x).softmax(1).numpy()
-    np.testing.assert_allclose(own, reference.predict_proba(columns), atol=2e-3)
+    np.testing.assert_allclose(own, reference.predict_proba(columns), atol=6e-3)
     assert record.spec["steps"] == 1
     assert record.spec["tune"] == "full"
     assert record.stages[0]["history"][0]["C"] == 1.0
@@ -100,6 +101,26 @@ def test_strength_is_chosen_on_held_out_domains():
     assert choose_strength([noise[0]], 2)[0] in STRENGTHS  # one domain
     one_class = Design(noise[0].x, np.zeros(30, dtype=np.int64))
     assert fit_linear(one_class, 3, 1.0).bias.argmax() == 0
+
+
+def test_strength_is_not_chosen_on_domains_of_one_class():
+    """Four domains have nearly one class each: a held-out one is best predicted by chance if the penalty is strong."""
+    rng = np.random.default_rng(0)
+    words = rng.normal(size=(2, 400))
+
+    def domain(share: float) -> Design:
+        y = (rng.random(150) < share).astype(np.int64)
+        return Design(sparse.csr_matrix((rng.random((150, 400)) < 1 / (1 + np.exp(3 - 0.7 * words[y]))) * 0.2), y)
+
+    designs = [domain(share) for share in (0.02, 0.97, 0.03, 0.98)]
+    strength, _ = choose_strength(designs, 2, SPARSE_STRENGTHS)
+    assert strength >= 10
+    test = domain(0.5)
+    for held_out in range(4):
+        train = designs[:held_out] + designs[held_out + 1 :]
+        fit = fit_linear(Design.join(train), 2, choose_strength(train, 2)[0])
+        accuracy = ((test.x @ fit.weight.T + fit.bias).argmax(1) == test.y).mean()
+        assert accuracy > 0.8
 
 
 def test_a_class_without_training_examples_is_never_predicted():

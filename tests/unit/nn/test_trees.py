@@ -100,5 +100,26 @@ def test_damaged_trees_are_rejected():
         changed[name][:] = value
         with pytest.raises(BadInput, match="damaged"):
             Trees(4, 2).load_state_dict(changed)
-    with pytest.raises(BadInput, match="format 2"):
-        Trees(4, 2, version=2)
+    with pytest.raises(BadInput, match="format 3"):
+        Trees(4, 2, version=3)
+
+
+def test_codes_are_features_of_their_own_and_old_files_have_none():
+    head = Trees(3, 1)
+    one = np.ones((1, 1))
+    head.set(Forest(
+        feature=np.array([3, 0, 0]), threshold=np.array([1.5, 0, 0]), missing=np.zeros(3),
+        branches=np.array([[1, 2], [1, 1], [2, 2]]), value=np.array([0.0, 1.0, 2.0]), roots=np.zeros(1),
+        owner=np.zeros(1), mix=one, offset=np.zeros(1), codes=np.array([[0.0], [1.0], [2.0]]),
+    ))  # fmt: skip
+    x = torch.tensor([[9.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    assert head(x)[:, 0].tolist() == [1.0, 2.0]
+    copy = Trees(**head.settings)
+    copy.load_state_dict(head.state_dict())
+    assert torch.equal(copy(x), head(x))
+    old = {name: value for name, value in head.state_dict().items() if name != "codes"}
+    old["feature"] = torch.zeros(3, dtype=torch.int64)
+    settings = {name: value for name, value in head.settings.items() if name != "codes"} | {"version": 1}
+    loaded = Trees(**settings)
+    loaded.load_state_dict(old)
+    assert loaded(x)[:, 0].tolist() == [2.0, 1.0]

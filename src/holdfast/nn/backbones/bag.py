@@ -26,7 +26,16 @@ from holdfast.core.tape import exporting
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation, fingerprint
 
 FILE = "vocabulary.json"
+UNIT = 64  # entries that take as much memory as a token of other networks
 DIMENSION = 64  # default of the setting `dimension`
+
+
+class BagStore(TokenStore):
+    """Sparse counts; batches have many entries, because little memory is needed per entry."""
+
+    def lengths(self) -> Tensor:
+        """Return the number of entries (n,) in units of `UNIT`."""
+        return -(-super().lengths() // UNIT)
 
 
 class BagBackbone(Backbone, LearnedPreparation):
@@ -39,6 +48,7 @@ class BagBackbone(Backbone, LearnedPreparation):
     block: Tensor  # (p,) index of each column's block
     vocabulary: dict[str, list[str]]
     settings: dict[str, Any]  # with the key `dimension`
+    key: str = ""  # fingerprint of the vocabulary, once it is computed
 
     def _initialise(self, vocabulary: Mapping[str, Sequence[str]], settings: dict[str, Any]) -> None:
         """Set the vocabulary and create the table; idf is 1 until it is set or loaded."""
@@ -56,10 +66,9 @@ class BagBackbone(Backbone, LearnedPreparation):
     def bags(self, blocks: Mapping[str, sparse.csr_matrix]) -> TokenStore:
         """Return the store of counts (n, columns of the block) per block."""
         counts = sparse.csr_matrix(sparse.hstack([blocks[name] for name in self.vocabulary], format="csr"))
-        counts.sort_indices()
         starts = torch.from_numpy(counts.indptr.astype(np.int64))
         ids, values = (torch.from_numpy(array.astype(np.int32)) for array in (counts.indices, counts.data))
-        return TokenStore(Ragged(ids, starts), pad=0, types=Ragged(values, starts))
+        return BagStore(Ragged(ids, starts), pad=0, types=Ragged(values, starts))
 
     def values(self, x: Tokens) -> Tensor:
         """(b, t) values of the entries, 0 for padding."""
@@ -100,5 +109,7 @@ class BagBackbone(Backbone, LearnedPreparation):
         return cls(vocabulary=vocabulary, **settings)  # pyright: ignore[reportCallIssue]
 
     def preparation_key(self) -> str:
-        settings = {name: value for name, value in self.settings.items() if name != "dimension"}
-        return fingerprint(json.dumps([type(self).__name__, settings, self.vocabulary], sort_keys=True))
+        if not self.key:
+            settings = {name: value for name, value in self.settings.items() if name != "dimension"}
+            self.key = fingerprint(json.dumps([type(self).__name__, settings, self.vocabulary], sort_keys=True))
+        return self.key

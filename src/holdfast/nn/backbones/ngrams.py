@@ -7,17 +7,20 @@ Shapes: n texts, w distinct words, p n-grams.
 """
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from itertools import chain
+from functools import cache, cached_property
+from itertools import repeat
 
 import numpy as np
 from scipy import sparse
 
+from holdfast.core.stopping import stop_if_requested
+
 SHORTEST = 3  # characters of an n-gram
 KINDS = ("words", "characters")
-KEPT = 20_000_000  # n-grams of all texts whose counts are kept in memory, 160 MB
+ROWS_PER_CHECK = 2_000  # texts or words between two checks for a request to stop
+KEPT = 40_000_000  # n-grams of all texts whose counts are kept in memory, 320 MB
 
 _WORD = re.compile(r"\b\w\w+\b")
 
@@ -44,67 +47,89 @@ def count_ngrams(texts: Sequence[str], kind: str, longest: int, index: dict[str,
     """Count n-grams of words or of characters; with `add`, those that the index does not have are added to it."""
     if kind == "words":
         return count_items((word_ngrams(text, longest) for text in texts), index, add=add)
-    words, per_text = count_items((text.lower().split() for text in texts), {}, add=True)  # (n, w)
-    grams, per_word = count_items((character_ngrams(word, longest) for word in words), index, add=add)  # (w, p)
+    words, per_text = _occurrences((text.lower().split() for text in texts), {}, add=True)  # (n, w)
+    grams, per_word = _occurrences((character_ngrams(word, longest) for word in words), index, add=add)  # (w, p)
     return grams, sparse.csr_matrix(per_text @ per_word)
 
 
 def count_items(rows: Iterable[Sequence[str]], index: dict[str, int], *, add: bool) -> Block:
     """Count the items of each row that an index of columns has, or gets with `add`."""
-    columns: list[list[int]] = []
-    values: list[list[int]] = []
-    for row in rows:
-        counts = Counter(row)
-        if add:
-            columns.append([index.setdefault(item, len(index)) for item in counts])
-            values.append(list(counts.values()))
-        else:
-            pairs = [(index[item], count) for item, count in counts.items() if item in index]
-            columns.append([column for column, _ in pairs])
-            values.append([count for _, count in pairs])
-    starts = np.cumsum([0, *map(len, columns)])
-    flat = np.fromiter(chain.from_iterable(columns), dtype=np.int32, count=starts[-1])
-    data = np.fromiter(chain.from_iterable(values), dtype=np.int32, count=starts[-1])
-    return list(index), sparse.csr_matrix((data, flat, starts), shape=(len(columns), len(index)))
+    items, occurrences = _occurrences(rows, index, add=add)
+    return items, sparse.csr_matrix(occurrences @ sparse.identity(len(items), dtype=np.int32, format="csr"))
+
+
+def _occurrences(rows: Iterable[Sequence[str]], index: dict[str, int], *, add: bool) -> Block:
+    """Return one entry per occurrence of an item, so that a column may repeat in a row; products add them up."""
+    sizes, flat = [], []
+    for i, row in enumerate(rows):
+        if i % ROWS_PER_CHECK == 0:
+            stop_if_requested()
+        sizes.append(len(row))
+        flat += row
+    if add:
+        grown: defaultdict[str, int] = defaultdict(None, index)
+        grown.default_factory = grown.__len__
+        columns = np.fromiter(map(grown.__getitem__, flat), dtype=np.int32, count=len(flat))
+        index |= grown
+    else:
+        columns = np.fromiter(map(index.get, flat, repeat(-1)), dtype=np.int32, count=len(flat))
+    inside = columns >= 0
+    starts = np.concatenate([[0], inside.cumsum()])[np.cumsum([0, *sizes])].astype(np.int32)
+    columns = columns[inside]
+    data = np.ones(len(columns), dtype=np.int32)
+    return list(index), sparse.csr_matrix((data, columns, starts), shape=(len(sizes), len(index)))
 
 
 class TrainingCounts:
-    """Counts of all n-grams of training texts; every text is counted once per process."""
+    """Counts of all n-grams of texts that are compared with training texts; every text is counted once per process."""
 
     def __init__(self, kind: str, longest: int) -> None:
         self.kind, self.longest = kind, longest
+        self.version = 0  # of the columns
+        self._clear()
+
+    def _clear(self) -> None:
         self.index: dict[str, int] = {}
-        self.rows: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # text -> columns and counts
-        self.entries = 0
+        self.grams: list[str] = []
+        self.rows: dict[str, int] = {}  # text -> row of the matrix
+        self.matrix = sparse.csr_matrix((0, 0), dtype=np.int32)
 
     def counts(self, texts: Sequence[str]) -> Block:
-        """Return the n-grams known so far and their counts (n, p)."""
-        if self.entries > KEPT:
-            self.index, self.rows, self.entries = {}, {}, 0
-        new = [text for text in dict.fromkeys(texts) if text not in self.rows]
-        _, counts = count_ngrams(new, self.kind, self.longest, self.index, add=True)
-        pieces = (np.split(array, counts.indptr[1:-1]) for array in (counts.indices, counts.data))
-        self.rows |= dict(zip(new, zip(*pieces, strict=True), strict=False))
-        self.entries += counts.nnz
-        return list(self.index), self._matrix(texts)
+        """Return the n-grams known so far and their counts (n, p); the order in a row is that in the text."""
+        self.add(texts)
+        return self.grams, self._rows(texts)
 
-    def known(self, texts: Sequence[str], vocabulary: Sequence[str]) -> sparse.csr_matrix:
-        """Return the counts (n, p) of a vocabulary in texts that were counted before."""
-        at = {column: i for i, gram in enumerate(vocabulary) if (column := self.index.get(gram)) is not None}
+    def add(self, texts: Sequence[str]) -> None:
+        """Count the texts that were not counted before."""
+        if self.matrix.nnz > KEPT:
+            self._clear()
+        new = [text for text in dict.fromkeys(texts) if text not in self.rows]
+        if new:
+            self.grams, counts = count_ngrams(new, self.kind, self.longest, self.index, add=True)
+            self.rows |= {text: len(self.rows) + i for i, text in enumerate(new)}
+            old, self.version = self.matrix, self.version + 1
+            starts = np.concatenate([old.indptr, counts.indptr[1:] + old.indptr[-1]])
+            arrays = [np.concatenate([getattr(old, name), getattr(counts, name)]) for name in ("data", "indices")]
+            self.matrix = sparse.csr_matrix((*arrays, starts), shape=(len(self.rows), len(self.grams)))
+
+    def columns(self, vocabulary: Sequence[str]) -> np.ndarray:
+        """Return the position in a vocabulary of every column, -1 for columns that it lacks."""
         columns = np.full(len(self.index), -1, dtype=np.int32)
-        columns[list(at)] = list(at.values())
-        counts = self._matrix(texts)
+        at = np.fromiter((self.index.get(gram, -1) for gram in vocabulary), dtype=np.int64, count=len(vocabulary))
+        columns[at[at >= 0]] = np.flatnonzero(at >= 0)
+        return columns
+
+    def known(self, texts: Sequence[str], columns: np.ndarray, size: int) -> sparse.csr_matrix:
+        """Return the counts (n, size) in texts that were counted before, by the positions of the columns."""
+        counts = self._rows(texts)
         target = columns[counts.indices]
         inside = target >= 0
         starts = np.concatenate([[0], inside.cumsum()])[counts.indptr]
-        return sparse.csr_matrix((counts.data[inside], target[inside], starts), shape=(len(texts), len(vocabulary)))
+        return sparse.csr_matrix((counts.data[inside], target[inside], starts), shape=(len(texts), size))
 
-    def _matrix(self, texts: Sequence[str]) -> sparse.csr_matrix:
-        rows = [self.rows[text] for text in texts]
-        starts = np.cumsum([0, *(len(columns) for columns, _ in rows)])
-        none = np.zeros(0, dtype=np.int32)
-        columns, counts = (np.concatenate([none, *arrays]) for arrays in ([r[0] for r in rows], [r[1] for r in rows]))
-        return sparse.csr_matrix((counts, columns, starts), shape=(len(rows), len(self.index)))
+    def _rows(self, texts: Sequence[str]) -> sparse.csr_matrix:
+        rows = np.fromiter((self.rows[text] for text in texts), dtype=np.int64, count=len(texts))
+        return sparse.csr_matrix(self.matrix[rows])
 
 
 @cache
@@ -113,34 +138,59 @@ def training_counts(kind: str, longest: int) -> TrainingCounts:
     return TrainingCounts(kind, longest)
 
 
-def count_known(texts: Sequence[str], kind: str, longest: int, vocabulary: dict[str, int]) -> sparse.csr_matrix:
-    """Return the counts (n, p) of a vocabulary: kept ones of training texts, new ones of other texts."""
-    memory = training_counts(kind, longest)
-    seen = [i for i, text in enumerate(texts) if text in memory.rows]
-    new = [i for i, text in enumerate(texts) if text not in memory.rows]
-    _, counts = count_ngrams([texts[i] for i in new], kind, longest, vocabulary, add=False)
-    if not seen:
-        return counts
-    known = memory.known([texts[i] for i in seen], list(vocabulary))
-    return sparse.csr_matrix(sparse.vstack([known, counts], format="csr"))[np.argsort([*seen, *new])]
+class Vocabulary:
+    """Names of columns, with the columns of the kept counts of training texts."""
+
+    def __init__(self, grams: Sequence[str], kind: str, longest: int) -> None:
+        self.grams, self.kind, self.longest = grams, kind, longest
+        self.columns, self.version = np.zeros(0, dtype=np.int32), -1
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Column by n-gram."""
+        return {gram: i for i, gram in enumerate(self.grams)}
+
+    def count(self, texts: Sequence[str]) -> sparse.csr_matrix:
+        """Return the counts (n, p); those of texts that come with training texts of this process are kept."""
+        memory = training_counts(self.kind, self.longest)
+        if not any(text in memory.rows for text in texts):
+            return count_ngrams(texts, self.kind, self.longest, self.index, add=False)[1]
+        memory.add(texts)
+        if self.version != memory.version:
+            self.columns, self.version = memory.columns(self.grams), memory.version
+        return memory.known(texts, self.columns, len(self.grams))
 
 
 def frequent(blocks: Mapping[str, Block], *, min_df: int, limit: int) -> tuple[dict[str, list[str]], np.ndarray]:
     """Return the vocabulary of n-grams in at least `min_df` rows and their inverse document frequency (p,).
 
-    At most `limit` n-grams remain, those in the most rows; ties are in alphabetic order. idf = 1 + ln((1 + n) / (1 +
-    df)), as in scikit-learn.
+    At most `limit` n-grams remain, those in the most rows; of those in equally many rows, the first in alphabetic order
+    remain. N-grams in more rows come first, and then those that occur first. idf = 1 + ln((1 + n) / (1 + df)), as in
+    scikit-learn.
     """
-    candidates = []  # (-df, block, n-gram)
     rows = max((len(counts.indptr) - 1 for _, counts in blocks.values()), default=0)
+    frequencies = {
+        block: np.bincount(counts.indices, minlength=len(grams)) for block, (grams, counts) in blocks.items()
+    }
+    chosen = {block: np.flatnonzero(df >= min_df) for block, df in frequencies.items()}
+    if sum(map(len, chosen.values())) > limit:
+        every = np.concatenate([frequencies[block][columns] for block, columns in chosen.items()])
+        least = np.partition(every, len(every) - limit)[len(every) - limit]
+        tied = sorted(
+            (block, blocks[block][0][i], i)
+            for block, columns in chosen.items()
+            for i in columns[frequencies[block][columns] == least].tolist()
+        )[: limit - int((every > least).sum())]
+        for block, columns in chosen.items():
+            last = [i for name, _, i in tied if name == block]
+            chosen[block] = np.concatenate([columns[frequencies[block][columns] > least], np.array(last, dtype=int)])
+    vocabulary, values = {}, []
     for block, (grams, counts) in blocks.items():
-        df = np.bincount(counts.indices, minlength=len(grams))
-        candidates += [(-int(df[i]), block, grams[i]) for i in np.flatnonzero(df >= min_df)]
-    candidates.sort()
-    vocabulary: dict[str, list[str]] = {block: [] for block in blocks}
-    frequencies: dict[str, list[int]] = {block: [] for block in blocks}
-    for df, block, gram in candidates[:limit]:
-        vocabulary[block].append(gram)
-        frequencies[block].append(-df)
-    df = np.array([value for block in blocks for value in frequencies[block]], dtype=np.float64)
+        first = np.zeros(len(grams), dtype=np.int64)
+        first[counts.indices[::-1]] = np.arange(counts.nnz)[::-1]
+        columns, df = chosen[block], frequencies[block][chosen[block]]
+        order = np.lexsort((first[columns], -df))
+        vocabulary[block] = [grams[i] for i in columns[order].tolist()]
+        values.append(df[order])
+    df = np.concatenate([np.zeros(0), *values])
     return vocabulary, 1 + np.log((1 + rows) / (1 + df))

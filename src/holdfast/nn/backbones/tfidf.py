@@ -12,9 +12,10 @@ from holdfast.core.errors import BadInput, check_at_least
 from holdfast.core.settings import setting
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.bag import DIMENSION, BagBackbone
-from holdfast.nn.backbones.ngrams import KINDS, SHORTEST, count_known, frequent, training_counts
+from holdfast.nn.backbones.ngrams import KINDS, SHORTEST, Vocabulary, frequent, training_counts
 
 COLUMNS = ("text", "second")
+MOST_CHARACTERS = 10_000_000  # of all training texts, up to which n-grams of characters are used along with words
 
 
 class Tfidf(BagBackbone):
@@ -22,6 +23,7 @@ class Tfidf(BagBackbone):
 
     Words and characters, and the two texts of a pair, are separate blocks of columns, each normalised by itself. The
     method `logistic` fits all columns; other methods train the table, which maps the columns to `dimension` features.
+    If the training texts have more than 10 million characters, words alone are used, which is as accurate and faster.
     """
 
     takes: ClassVar[str] = "text"
@@ -45,7 +47,10 @@ class Tfidf(BagBackbone):
     def __init__(self, *, vocabulary: Mapping[str, Sequence[str]], **settings: Any) -> None:
         super().__init__()
         self._initialise(vocabulary, asdict(self.Settings(**settings)))
-        self.index = {block: {gram: i for i, gram in enumerate(grams)} for block, grams in self.vocabulary.items()}
+        self.blocks_of_columns = {
+            block: Vocabulary(grams, kind := block.partition(" ")[2], self.settings[kind])
+            for block, grams in self.vocabulary.items()
+        }
 
     @classmethod
     def build(cls, training: Callable[[], Any], **settings: Any) -> Self:
@@ -62,10 +67,10 @@ class Tfidf(BagBackbone):
         if examples and list(columns) != expected:
             kinds = {1: "single texts", 2: "pairs of texts"}
             raise BadInput(f"the model was built for {kinds[len(expected)]}, not {kinds[len(columns)]}")
-        counts = {}
-        for block, index in self.index.items():
-            column, _, kind = block.partition(" ")
-            counts[block] = count_known(columns.get(column, []), kind, self.settings[kind], index)
+        counts = {
+            block: vocabulary.count(columns.get(block.partition(" ")[0], []))
+            for block, vocabulary in self.blocks_of_columns.items()
+        }
         return self.bags(counts)
 
 
@@ -74,10 +79,12 @@ def _learn(
     columns: tuple[tuple[str, tuple[str, ...]], ...], options: Tfidf.Settings
 ) -> tuple[dict[str, list[str]], np.ndarray]:
     """Return the vocabulary of texts by column, and its inverse document frequency."""
+    long = sum(len(text) for _, texts in columns for text in texts) > MOST_CHARACTERS
+    kinds = [kind for kind in KINDS if kind == "words" or not options.words or not long]
     blocks = {
         f"{name} {kind}": training_counts(kind, longest).counts(texts)
         for name, texts in columns
-        for kind in KINDS
+        for kind in kinds
         if (longest := getattr(options, kind))
     }
     return frequent(blocks, min_df=options.min_df, limit=options.features)
