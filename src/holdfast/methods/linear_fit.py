@@ -97,7 +97,9 @@ class Scaling:
         return Scaling(x.mean(0), scale * torch.where(norm > 0, norm, 1.0))
 
     def apply(self, x: Any) -> Any:
-        return x if self.mean is None else ((torch.as_tensor(x) - self.mean) / self.scale).float()
+        if self.mean is None or self.scale is None:
+            return x
+        return ((torch.as_tensor(x) - self.mean) / self.scale).float()
 
     def unscaled(self, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return weight and bias for features that are not scaled."""

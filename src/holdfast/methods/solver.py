@@ -158,15 +158,16 @@ class SparseProducts:
 
     def __init__(self, x: sparse.csr_matrix) -> None:
         x = sparse.csr_matrix(x, dtype=np.float32)
-        self.rows = x.shape[0]
-        self.matrices: tuple[Any, Any] = (x, x.T.tocsr())
+        self.rows = len(x.indptr) - 1
+        self.matrices: tuple[Any, Any] = (x, sparse.csr_matrix(x.T))
         if torch.backends.mkl.is_available() and x.nnz < 2**31:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that sparse tensors are in beta
-                self.matrices = tuple(  # pyright: ignore[reportAttributeAccessIssue]
-                    torch.sparse_csr_tensor(*map(torch.from_numpy, (m.indptr, m.indices, m.data)), m.shape)
+                first, second = (
+                    torch.sparse_csr_tensor(*(torch.from_numpy(a) for a in (m.indptr, m.indices, m.data)), size=m.shape)
                     for m in self.matrices
                 )
+                self.matrices = first, second
 
     def ones(self, count: int) -> Tensor:
         return torch.ones(count)
@@ -348,6 +349,7 @@ class _State:
         if not self.history:
             t = -slope / ((self.weight * self.loss.curvature(self.residual, dz)).sum(0) + square).clamp(min=SMALLEST)
         low, high = torch.zeros_like(t), torch.full_like(t, math.inf)  # bounds of the minimum
+        objective, residual = self.objective, self.residual
         for trial in range(TRIALS):
             losses, residual = self.loss.values(self.z + t[:, None] * dz)
             objective = (self.weight * losses).sum(0) + start + t * linear + t.square() * square / 2

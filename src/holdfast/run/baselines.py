@@ -33,7 +33,7 @@ def baseline_specs(base: Spec, kind: str, seeds: Sequence[int]) -> list[Spec]:
     useful = entry.pretrained or entry.tune == "frozen" or bool(base.encoder_args.get("weights"))
     frozen = [plain] if useful and not any(name in base.encoder_args for name in INSERTED) else []
     first, *others = [*frozen, simple]
-    specs = [with_method(first, constant)]
+    specs = [with_method(simple, constant)]  # nothing large is loaded for it
     specs += [with_method(each, name) for name in regressions for each in (first, *others)]
     if kind in TABLES and trees:
         specs.append(with_method(simple, trees[0]))

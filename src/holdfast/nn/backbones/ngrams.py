@@ -55,7 +55,8 @@ def count_ngrams(texts: Sequence[str], kind: str, longest: int, index: dict[str,
 def count_items(rows: Iterable[Sequence[str]], index: dict[str, int], *, add: bool) -> Block:
     """Count the items of each row that an index of columns has, or gets with `add`."""
     items, occurrences = _occurrences(rows, index, add=add)
-    return items, sparse.csr_matrix(occurrences @ sparse.identity(len(items), dtype=np.int32, format="csr"))
+    occurrences.sum_duplicates()
+    return items, occurrences
 
 
 def _occurrences(rows: Iterable[Sequence[str]], index: dict[str, int], *, add: bool) -> Block:
