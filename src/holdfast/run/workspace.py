@@ -33,7 +33,7 @@ from holdfast.data.readers.columns import listed
 from holdfast.data.readers.memory import Source
 from holdfast.data.sampling import nested_order
 from holdfast.data.splits import rows_by_domain
-from holdfast.data.targets import measurements, separator_in
+from holdfast.data.targets import levels_note, measurements, separator_in, without_codes
 from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled, unlabelled_parts, with_empty_labels
 from holdfast.defaults import FEW_DOMAINS
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation
@@ -343,9 +343,13 @@ def _with_inferred_task(dataset: Dataset) -> Dataset:
     """Return the data set as the targets of a regression if its labels are many numbers; note labels like red|blue."""
     if dataset.task or not dataset.classes:
         return dataset
+    dataset, omitted = without_codes(dataset)
+    dataset = dataset.with_notes(omitted) if omitted else dataset
     if summary := measurements(dataset):
         note = f"{summary}, so that the task is regress; with --task classify each number is a class"
         return catalog.build("tasks", "regress", options={}).convert(dataset).with_notes(note)
+    if note := levels_note(dataset):
+        return dataset.with_notes(note)
     if separator := separator_in(dataset):
         example = next(name for name in dataset.classes if separator in name)
         note = f"labels such as '{example}' contain '{separator}' and are one class each"
