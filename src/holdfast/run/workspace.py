@@ -42,6 +42,7 @@ from holdfast.protocols.small import pool_tests, small_domain_note
 from holdfast.spec import Spec
 from holdfast.tasks.base import Prepared, Structured, Task
 
+RARE_CLASS = 0.05  # largest fraction of the rows of a rare class
 OnEncoding = Callable[[int, int], None]  # (encoded examples, all examples)
 
 
@@ -290,6 +291,21 @@ def absent_classes_note(dataset: Dataset) -> str:
     }  # fmt: skip
     lists = [f"'{name}' has no {listed(classes, limit=5)}" for name, classes in lacking.items() if classes]
     return f"classes are missing in some domains: {'; '.join(lists[:5])}{' ...' * (len(lists) > 5)}" if lists else ""
+
+
+def imbalance_note(dataset: Dataset, metric: str) -> str:
+    """Return a note on rare classes if the metric hardly depends on them, or an empty string."""
+    counts = np.bincount(dataset.y[dataset.y >= 0], minlength=len(dataset.classes))
+    limit = min(RARE_CLASS, 0.5 / max(1, len(counts)))  # of many balanced classes, none is rare
+    shares = {dataset.classes[i]: counts[i] / counts.sum() for i in np.argsort(counts) if counts[i] > 0}
+    rare = [name for name, share in shares.items() if share <= limit]
+    if metric != "accuracy" or not rare:
+        return ""
+    percent = 100 * sum(shares[name] for name in rare)
+    share = f"{percent:.0f}%" if percent >= 1 else f"{percent:.1g}%"
+    cause = f"so that accuracy hardly shows whether {'they are' if len(rare) > 1 else 'it is'} recognised"
+    words = f"classes {listed(rare, limit=5)} have" if len(rare) > 1 else f"class {rare[0]!r} has"
+    return f"the {words} only {share} of the rows, {cause}: use --metric macro_f1 or balanced_accuracy"
 
 
 def small_domains_note(dataset: Dataset) -> str:

@@ -29,11 +29,10 @@ _TEXT = pa.large_string()
 
 
 class Mixtures(NamedTuple):
-    """Forms of the columns whose codes are missing values, columns that hold names, and a note per such column."""
+    """Forms of the columns whose codes are missing values, and a note per column that holds names."""
 
     forms: dict[str, Form]
-    names: list[str]
-    notes: list[str]
+    names: dict[str, str]
 
 
 def resolve_mixtures(batches: Iterable[pa.RecordBatch], forms: Mapping[str, Form]) -> Mixtures:
@@ -48,7 +47,7 @@ def resolve_mixtures(batches: Iterable[pa.RecordBatch], forms: Mapping[str, Form
     for batch in batches if tallies else ():
         for name, tally in tallies.items():
             tally.add(batch.column(name))
-    result = Mixtures({}, [], [])
+    result = Mixtures({}, {})
     for name, tally in tallies.items():
         codes, example = tally.codes(), tally.example()
         percent = 100 * tally.rest / max(1, tally.filled)
@@ -56,14 +55,12 @@ def resolve_mixtures(batches: Iterable[pa.RecordBatch], forms: Mapping[str, Form
         if tally.holds_categories(codes):
             cause = f"because {share} of its values are texts such as {example!r}"
             fix = f"--column number={name} accepts numbers only"
-            result.notes.append(f"column '{name}'{READING}categories, {cause}; {fix}")
-            result.names.append(name)
+            result.names[name] = f"column '{name}'{READING}categories, {cause}; {fix}"
         elif codes and tally.many_numbers:
             result.forms[name] = replace(tally.form, missing=codes)
         elif tally.holds_names():
             cause = f"because {share} of its values are different texts such as {example!r}"
-            result.notes.append(f"column '{name}'{READING}names, {cause}")
-            result.names.append(name)
+            result.names[name] = f"column '{name}'{READING}names, {cause}"
     return result
 
 

@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +102,9 @@ class _Reader:
         detected, mixtures = _text_forms(path, schema, block)
         forms = detected | trained
         kinds = {field.name: kind_of(field.type) for field in schema} | kinds_of(forms)
-        roles = assign(str(path), schema.names, kinds=kinds, columns=self.columns, need=self.need)
-        mixed = Mixtures({}, [], [])
+        first = partial(_first_rows, path, schema, block)
+        roles = assign(str(path), schema.names, kinds=kinds, columns=self.columns, need=self.need, sample=first)
+        mixed = Mixtures({}, {})
         if rows is None and not isinstance(self.columns, ModelColumns):
             mixed = self._mixtures(schema, roles, kinds, detected, block=block, lenient=lenient)
             kinds |= dict.fromkeys(mixed.names, NAME)
@@ -139,7 +142,7 @@ class _Reader:
             except (pa.ArrowException, UnicodeDecodeError) as error:
                 raise formats.explain(path, error) from error
         unclear = [note for name, note in mixtures.items() if roles.features.get(name) == NAME]
-        notes = [*unclear, *mixed.notes, *checker.finish(skip_bad=self.skip_bad)]
+        notes = [*unclear, *mixed.names.values(), *checker.finish(skip_bad=self.skip_bad)]
         if not checker.rows:
             raise BadInput(f"{path} has columns but no rows: write one row per example")
         if chunk.rows:
@@ -156,7 +159,7 @@ class _Reader:
     ) -> Mixtures:  # fmt: skip
         """Decide how to read texts in columns of numbers and dates whose kind the user has not chosen."""
         if self.path.suffix.lower() not in (".csv", ".tsv", ".parquet"):
-            return Mixtures({}, [], [])
+            return Mixtures({}, {})
         finder = ColumnFinder(str(self.path), schema.names, self.columns)
         chosen = {name for kind in KINDS for name in finder.requested(kind)}
         forms = dict(detected)
@@ -229,6 +232,14 @@ def _text_forms(path: Path, schema: pa.Schema, block: int) -> tuple[dict[str, Fo
     rows = formats.first_rows(path)
     kinds = {name: [type(row[name]) in (int, float) for row in rows if row.get(name) is not None] for name in names}
     return {name: NumberForm() for name, numbers in kinds.items() if 2 * sum(numbers) > len(numbers)}, {}
+
+
+def _first_rows(path: Path, schema: pa.Schema, block: int) -> pa.RecordBatch | None:
+    """Return the first rows of a file in its own types, or None if they cannot be read."""
+    types = {field.name: field.type for field in schema}
+    with suppress(BadInput, pa.ArrowException):
+        return next(formats.iter_batches(path, types, block, on_invalid=formats.leave_out), None)
+    return None
 
 
 def _check_file(path: Path) -> None:

@@ -1,9 +1,11 @@
 """Texts that repeat in columns of numbers are categories or missing values; rare ones stay bad cells."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from holdfast.core.errors import BadInput
+from holdfast.data.load import load_data
 from holdfast.data.readers import formats
 from holdfast.data.readers.table import read_table, table_chunks
 
@@ -82,6 +84,18 @@ def test_rare_texts_and_other_forms_are_bad_cells(tmp_path, cells):
     cells = [f'"{cell}"' for cell in cells]
     with pytest.raises(BadInput, match=r"expected a number.*--skip-bad, or read them as categories with --column cat"):
         read_table(table(tmp_path, cells))
+
+
+def test_frames_have_codes_as_well():
+    numbers = [str(i / 8) if i % 20 else "N/D" for i in range(ROWS)]
+    prices = [f"{i},25 €" if i % 20 else "on request" for i in range(ROWS)]
+    frame = pd.DataFrame({"m": numbers, "price": prices, "k": [str(i % 5) if i % 9 else "K" for i in range(ROWS)]})
+    frame = frame.assign(label=["n", "p"] * (ROWS // 2), domain=list("aabb") * (ROWS // 4))
+    dataset = load_data(frame)
+    rows = dataset.raw.take(np.arange(ROWS))
+    assert [(c.name, c.kind) for c in rows.schema] == [("m", "number"), ("price", "number"), ("k", "category")]
+    assert rows.numbers[1].tolist() == [0.125, 1.25]
+    assert rows.numbers.isnan().sum(0).tolist() == [20, 20]
 
 
 def test_many_different_texts_are_names(tmp_path):
