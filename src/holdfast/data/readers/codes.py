@@ -19,7 +19,7 @@ SPLIT_NAMES = {
     **dict.fromkeys(("test", "testing", "eval"), 2),
 }
 SPLIT_FIX = f"use {', '.join(SPLITS)}, or ignore the column with --column split="
-UNCLEAR = ("?", "-", "N/A", "n/a", "NA", "nan", "NaN", "NULL", "null", "missing", "Missing")  # names or missing values
+UNCLEAR = ("?", "N/A", "n/a", "NA", "nan", "NaN", "NULL", "null", "missing", "Missing")  # names or missing values
 _SIMILAR = 5  # groups of similar names with a note each
 _INTEGRAL = re.compile(r"(-?\d+)\.0*")
 
