@@ -25,7 +25,7 @@ def model_columns(
     an image, not a text.
     """
     if not schema:
-        return None if columns is None and not forms else ModelColumns(columns or {}, forms or {})
+        return None if columns is None and not forms and learned is None else ModelColumns(columns or {}, forms or {})
     kinds: dict[str, Any] = {"features": tuple(column.name for column in schema)}
     for column in schema:
         kinds[column.kind] = (*kinds.get(column.kind, ()), column.name)

@@ -5,6 +5,7 @@ Readers encode every label column as names. The functions below convert the data
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,23 +14,82 @@ import numpy as np
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset, is_finite
 
-MANY = 20  # above this number of classes, numeric labels may be measurements
+FEW = 10  # distinct numeric labels up to which they are classes
+MANY = 20  # above this number, numbers with fractions or in even steps are measurements
+MAX_LEVELS = 30  # above this number, all numbers that are not ids of classes are measurements
+MAX_CLASSES = 1000  # ids of classes
+MAX_CODES = 30  # distinct texts among measurements that stand for missing labels
+RARE = 3  # rows of a class, below which most classes are too rare to be learned
+TABLES = ("table", "vector", "mixed")  # kinds of examples whose labels may be measurements with any integers
 SEPARATORS = ("|", ";", ",")  # of several labels in one text, in the order in which they are tried
 SHOWN = 10  # names in a message
 
 
 def measurements(dataset: Dataset) -> str:
-    """Describe the labels if they look like measurements: many distinct numbers; empty if they do not."""
+    """Describe the labels if they look like measurements and not like classes; empty if they do not.
+
+    - Labels with texts, or numbers with leading zeros such as postal codes, are classes.
+    - At most 10 distinct numbers are classes: ratings, digits, levels.
+    - Integers that are numbered like class ids, 0 to n-1 or 1 to n, are classes if every class is about equally
+      frequent, and for texts, images and graphs also otherwise; up to 1000 of them.
+    - Other numbers are measurements if there are more than 30 distinct ones, if they are more than 20 with fractions or
+      in even steps, such as years, or if most of them occur in fewer than 3 rows.
+    """
     names = dataset.classes
-    if dataset.targets is not None or len(names) <= MANY:
+    if dataset.targets is not None or len(names) <= FEW:
         return ""
     numbers, _ = _numbers(names)
-    if not np.isfinite(numbers).all():
+    if not np.isfinite(numbers).all() or any(re.match(r"-?0\d", name) for name in names):
         return ""
-    fractional, rare = any(not number.is_integer() for number in numbers), 2 * len(names) > len(dataset)
-    if not fractional and not rare:
+    values, counts = np.sort(numbers), np.bincount(dataset.y[dataset.y >= 0], minlength=len(names))
+    if _are_ids(values, counts, table=dataset.raw.kind in TABLES):
         return ""
-    return f"{dataset.name} has {len(names)} distinct numeric labels in {len(dataset)} examples"
+    fractions = bool((values % 1 != 0).any())
+    scale = len(names) > MANY and (fractions or np.ptp(np.diff(values)) == 0)
+    if len(names) <= MAX_LEVELS and not scale and np.median(counts) >= RARE:
+        return ""
+    return f"{dataset.name} has {len(names):,} distinct numeric labels in {len(dataset):,} examples"
+
+
+def _are_ids(values: np.ndarray, counts: np.ndarray, *, table: bool) -> bool:
+    """Whether sorted numbers are ids of classes; `counts` are their rows, and tables also hold measurements."""
+    if len(values) > MAX_CLASSES or np.median(counts) < RARE or (values % 1 != 0).any():
+        return False
+    balanced = counts.min() >= RARE and counts.max() <= 2 * counts.min()
+    numbered = values[0] in (0, 1) and values[-1] - values[0] == len(values) - 1
+    return bool(numbered and balanced) if table else bool(numbered or balanced)
+
+
+def without_codes(dataset: Dataset) -> tuple[Dataset, str]:
+    """Return the rows whose label is a number, with a note, if other labels are codes such as 'N/D'; else all rows.
+
+    Codes are at most 30 texts in at most 20% of the rows, next to measurements.
+    """
+    valid = np.asarray([is_finite(name) for name in dataset.classes], dtype=bool)
+    codes = [name for name, number in zip(dataset.classes, valid, strict=True) if not number]
+    is_code = np.append(~valid, False)[dataset.y]
+    if dataset.targets is not None or not 0 < len(codes) <= MAX_CODES or 5 * is_code.sum() > len(dataset):
+        return dataset, ""
+    table = np.append(np.where(valid, np.cumsum(valid) - 1, -1), -1)
+    rows = dataset.subset(np.flatnonzero(~is_code))
+    names = tuple(name for name, number in zip(dataset.classes, valid, strict=True) if number)
+    rows = replace(rows, y=table[rows.y], classes=names)
+    if not measurements(rows):
+        return dataset, ""
+    count = int(is_code.sum())
+    labels = f"{count:,} row{'s' * (count > 1)} with a label such as {codes[0]!r}"
+    return rows, f"{labels} are left out, because the other labels are measurements; --task classify keeps all rows"
+
+
+def levels_note(dataset: Dataset) -> str:
+    """Return a note on numbers that are read as classes but could be measured values; empty if there is none."""
+    if (
+        dataset.targets is not None
+        or len(dataset.classes) <= FEW
+        or not np.isfinite(_numbers(dataset.classes)[0]).all()
+    ):
+        return ""
+    return f"the {len(dataset.classes)} distinct numbers of the label are classes; --task regress predicts numbers"
 
 
 def numeric_targets(dataset: Dataset, *, task: str) -> Dataset:

@@ -18,7 +18,7 @@ from holdfast.run.baselines import baseline_specs
 from holdfast.run.jobs import Job
 from holdfast.run.settings import make_spec, min_domains, with_method, with_rates, with_slots
 from holdfast.run.slate import AUTO, choose_methods, merge_identical, training_domains
-from holdfast.run.workspace import Workspace, absent_classes_note, small_domains_note
+from holdfast.run.workspace import Workspace, absent_classes_note, imbalance_note, small_domains_note
 from holdfast.spec import Spec
 
 MACHINE = ("precision", "processes")  # the same experiment on another machine differs in these
@@ -124,7 +124,8 @@ def _specs(request: Request, workspace: Workspace) -> list[Spec]:
     note = catalog.default_note(workspace.dataset.raw.kind, others.get("encoder", request.encoder), base.task)
     absent = absent_classes_note(workspace.dataset) if request.tested and base.task == "classify" else ""
     small = small_domains_note(workspace.dataset) if request.tested else ""
-    workspace.notes += [text for text in (note, absent, small) if text]
+    rare = imbalance_note(workspace.dataset, base.metric) if request.tested and base.task == "classify" else ""
+    workspace.notes += [text for text in (note, absent, rare, small) if text]
     names = choose_methods(request.methods, base, workspace) if request.tested else request.methods
     specs = with_methods(base, names, method_args=shared["method"], neck_args=shared["neck"])
     specs = with_rates([with_slots(each, len(workspace.dataset)) for each in specs], shared["lr"])

@@ -33,7 +33,7 @@ from holdfast.data.readers.columns import listed
 from holdfast.data.readers.memory import Source
 from holdfast.data.sampling import nested_order
 from holdfast.data.splits import rows_by_domain
-from holdfast.data.targets import measurements, separator_in
+from holdfast.data.targets import levels_note, measurements, separator_in, without_codes
 from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled, unlabelled_parts, with_empty_labels
 from holdfast.defaults import FEW_DOMAINS
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation
@@ -42,6 +42,7 @@ from holdfast.protocols.small import pool_tests, small_domain_note
 from holdfast.spec import Spec
 from holdfast.tasks.base import Prepared, Structured, Task
 
+RARE_CLASS = 0.05  # largest fraction of the rows of a rare class
 OnEncoding = Callable[[int, int], None]  # (encoded examples, all examples)
 
 
@@ -292,6 +293,21 @@ def absent_classes_note(dataset: Dataset) -> str:
     return f"classes are missing in some domains: {'; '.join(lists[:5])}{' ...' * (len(lists) > 5)}" if lists else ""
 
 
+def imbalance_note(dataset: Dataset, metric: str) -> str:
+    """Return a note on rare classes if the metric hardly depends on them, or an empty string."""
+    counts = np.bincount(dataset.y[dataset.y >= 0], minlength=len(dataset.classes))
+    limit = min(RARE_CLASS, 0.5 / max(1, len(counts)))  # of many balanced classes, none is rare
+    shares = {dataset.classes[i]: counts[i] / counts.sum() for i in np.argsort(counts) if counts[i] > 0}
+    rare = [name for name, share in shares.items() if share <= limit]
+    if metric != "accuracy" or not rare:
+        return ""
+    percent = 100 * sum(shares[name] for name in rare)
+    share = f"{percent:.0f}%" if percent >= 1 else f"{percent:.1g}%"
+    cause = f"so that accuracy hardly shows whether {'they are' if len(rare) > 1 else 'it is'} recognised"
+    words = f"classes {listed(rare, limit=5)} have" if len(rare) > 1 else f"class {rare[0]!r} has"
+    return f"the {words} only {share} of the rows, {cause}: use --metric macro_f1 or balanced_accuracy"
+
+
 def small_domains_note(dataset: Dataset) -> str:
     """Return a note on domains with so few rows that their scores are uncertain, or an empty string."""
     counts = np.bincount(dataset.domain[dataset.y >= 0] if dataset.unlabelled else dataset.domain)
@@ -343,9 +359,13 @@ def _with_inferred_task(dataset: Dataset) -> Dataset:
     """Return the data set as the targets of a regression if its labels are many numbers; note labels like red|blue."""
     if dataset.task or not dataset.classes:
         return dataset
+    dataset, omitted = without_codes(dataset)
+    dataset = dataset.with_notes(omitted) if omitted else dataset
     if summary := measurements(dataset):
         note = f"{summary}, so that the task is regress; with --task classify each number is a class"
         return catalog.build("tasks", "regress", options={}).convert(dataset).with_notes(note)
+    if note := levels_note(dataset):
+        return dataset.with_notes(note)
     if separator := separator_in(dataset):
         example = next(name for name in dataset.classes if separator in name)
         note = f"labels such as '{example}' contain '{separator}' and are one class each"

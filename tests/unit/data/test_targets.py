@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset, encode, join
-from holdfast.data.raw import Vectors
+from holdfast.data.raw import Pixels, Texts, Vectors
 from holdfast.data.sample import Sample, load_sample, save_sample
 from holdfast.data.splits import merge_marked, row_hashes
 from holdfast.data.targets import label_sets, measurements, numeric_targets, ordered_levels, separator_in
@@ -47,11 +47,46 @@ def test_one_constant_number_is_refused():
     ("labels", "numeric"),
     [
         ([0.25 + i for i in range(400)], True), ([0.25 + i for i in range(400)] * 3, True), (list(range(400)), True),
-        (list(range(400)) * 3, False), ([0.5, 1.0, 1.5] * 20, False), ([f"name {i}" for i in range(400)], False),
+        (list(range(100, 500)) * 3, True), ([0.5, 1.0, 1.5] * 20, False), ([f"name {i}" for i in range(400)], False),
+        (list(range(10)) * 40, False), ([1, 2, 3, 4, 5] * 40, False),  # digits and stars
+        ([17 + (i * i) % 74 for i in range(3000)], True), (list(range(1978, 2013, 2)) * 30, False),  # ages and surveys
+        (list(range(1990, 2018)) * 30, True), (list(range(24)) * 9, False),  # years and hours
+        ([5 * (i % 21) for i in range(900)], True), ([i % 13 for i in range(15)], True),  # steps, and rare numbers
+        (list(range(100)) * 12, False), (list(range(1, 101)) * 12, False),  # ids of classes
+        ([int(100 * (i / 5000) ** 3) for i in range(5000)], True), ([f"{i:05d}" for i in range(900, 990)] * 9, False),
+        ([0.1 * i for i in range(25)] * 40, True), ([0.5 * i for i in range(11)] * 40, False),
     ],
 )  # fmt: skip
 def test_many_numbers_look_like_measurements(labels, numeric):
     assert bool(measurements(data([str(label) for label in labels]))) == numeric
+
+
+def test_images_and_texts_have_ids_of_classes():
+    unbalanced = data([str(i % (1 + i % 100)) for i in range(20_000)])
+    assert measurements(unbalanced)
+    pixels = replace(unbalanced, raw=Pixels(np.zeros((len(unbalanced), 1, 1, 3), np.uint8)))
+    texts = replace(unbalanced, raw=Texts.of(["a"] * len(unbalanced)))
+    assert not measurements(pixels)
+    assert not measurements(texts)
+    balanced = data([str(7 * (i % 200)) for i in range(4000)])  # numbers of objects
+    assert measurements(balanced)
+    assert not measurements(replace(balanced, raw=Texts.of(["a"] * len(balanced))))
+    ages = data([str(20 + i % (1 + i % 70)) for i in range(20_000)])
+    assert measurements(replace(ages, raw=Texts.of(["a"] * len(ages))))
+
+
+def test_levels_have_a_note_and_codes_among_measurements_are_left_out():
+    surveys = training_data(data([str(2 * i) for i in range(990, 1005)] * 30))
+    assert surveys.notes[-1] == "the 15 distinct numbers of the label are classes; --task regress predicts numbers"
+    assert not training_data(data(list("0123456789") * 30)).notes[1:]
+    prices = data([*map(str, range(1000, 1200)), "N/D", "1300", "N/D"])
+    kept = training_data(prices)
+    assert (kept.task, len(kept)) == ("regress", 201)
+    assert kept.targets is not None
+    assert kept.targets.tolist() == [*range(1000, 1200), 1300]
+    assert any("2 rows with a label such as 'N/D' are left out, because" in note for note in kept.notes)
+    assert len(training_data(prices, task="classify").classes) == 202
+    assert len(training_data(data([*"123" * 9, "x"])).classes) == 4
 
 
 def test_training_data_infers_a_regression_with_a_note():

@@ -150,3 +150,45 @@ def test_stored_forms_are_checked(folder, tmp_path):
     (copy / "config.json").write_text(json.dumps(config | {"forms": {"price": wrong}}))
     with pytest.raises(BadInput, match="is not a valid model folder"):
         load_model(copy)
+
+
+def test_codes_and_categories_are_read_as_in_training(tmp_path):
+    train = tmp_path / "train.csv"
+    cells = [f"{'<1' if i % 4 == 0 else i % 4},{'N/D' if i % 10 == 0 else i / 8}" for i in range(600)]
+    lines = [f"{cell},{'np'[i % 2]},{'ab'[i // 2 % 2]}" for i, cell in enumerate(cells)]
+    train.write_text("\n".join(["hours,size,label,domain", *lines]) + "\n")
+    model = DomainClassifier(method="erm", steps=2, device="cpu").fit_dataset(training_data(train))
+    folder = model.save_pretrained(tmp_path / "model")
+    saved = load_model(folder)
+    assert json.loads((folder / "config.json").read_text())["forms"]["size"]["missing"] == ["N/D"]
+
+    def read(path):
+        dataset = saved.align(read_table(path, columns=saved.read_columns(None), need=()))
+        rows = dataset.raw.take(np.arange(len(dataset)))
+        hours = rows.schema[0].categories
+        return [hours[code] for code in rows.codes[:, 0].tolist()], rows.numbers[:, 0].tolist()
+
+    (tmp_path / "new.csv").write_text("hours,size\n1,2.5\n3,4\n")  # digits only
+    assert read(tmp_path / "new.csv") == (["1", "3"], [2.5, 4])
+    pd.DataFrame({"hours": [1.0, 3.0], "size": [2.5, 4]}).to_parquet(tmp_path / "new.parquet")
+    assert read(tmp_path / "new.parquet") == (["1", "3"], [2.5, 4])
+    (tmp_path / "new.jsonl").write_text('{"hours": 1, "size": 2.5}\n{"hours": 3, "size": 4}\n')
+    assert read(tmp_path / "new.jsonl") == (["1", "3"], [2.5, 4])
+    (tmp_path / "new.csv").write_text("hours,size\n<1,N/D\n3,4\n")
+    hours, sizes = read(tmp_path / "new.csv")
+    assert (hours, np.isnan(sizes).tolist()) == (["<1", "3"], [True, False])
+    result = predict(folder, tmp_path / "new.csv", tmp_path / "out.csv", device="cpu")
+    assert any("'N/D' in 1 cells of column 'size' is read as missing" in note for note in result.notes)
+    (tmp_path / "new.csv").write_text("hours,size\n<1,N/A?\n" * 30)
+    with pytest.raises(BadInput, match=r"'N/A\?' \(row 1\).*expected a number as in the training data"):
+        predict(folder, tmp_path / "new.csv", tmp_path / "out.csv", device="cpu")
+
+
+def test_a_model_of_vectors_reads_no_codes(tmp_path):
+    lines = [f"{i % 7},{i / 8},{'np'[i % 2]},{'ab'[i // 2 % 2]}" for i in range(100)]
+    (tmp_path / "train.csv").write_text("\n".join(["a,b,label,domain", *lines]) + "\n")
+    model = DomainClassifier(method="erm", steps=2, device="cpu").fit_dataset(training_data(tmp_path / "train.csv"))
+    folder = model.save_pretrained(tmp_path / "model")
+    (tmp_path / "new.csv").write_text("a,b\n" + "K,1.5\n2,3\n1,4\n" * 20)
+    with pytest.raises(BadInput, match=r"20 bad cells.*column 'a' has 'K' \(row 1\)"):
+        predict(folder, tmp_path / "new.csv", tmp_path / "out.csv", device="cpu")

@@ -11,13 +11,15 @@ import pytest
 from holdfast import catalog
 from holdfast.api import compare
 from holdfast.core.errors import BadInput
+from holdfast.data.dataset import Dataset
+from holdfast.data.raw import Vectors
 from holdfast.data.synthetic import world
 from holdfast.methods.erm import ERM
 from holdfast.protocols.plans import LeaveOneOut
 from holdfast.run.resolve import Request, resolve, single_run, with_methods
 from holdfast.run.settings import make_spec
 from holdfast.run.slate import choose_methods
-from holdfast.run.workspace import Workspace
+from holdfast.run.workspace import Workspace, imbalance_note
 from holdfast.search.sweep import sweep
 from tests.talks import talks
 
@@ -211,3 +213,21 @@ def test_classes_that_are_missing_in_some_domains_are_compared_and_reported(tmp_
     assert {record.spec["method"] for record in result.records} >= {"erm", "coral", "logistic"}
     assert result.decision is not None
     assert unscored in (tmp_path / "report.html").read_text().replace("&#39;", "'")
+
+
+@pytest.mark.parametrize(
+    ("counts", "metric", "note"),
+    [
+        ((97, 3), "accuracy", "the class 'b' has only 3% of the rows, so that accuracy hardly shows whether it is"),
+        ((4991, 5, 4), "accuracy", "the classes 'c', 'b' have only 0.2% of the rows, so that accuracy hardly shows"),
+        ((97, 3), "macro_f1", ""), ((90, 10), "accuracy", ""), ((4,) * 25, "accuracy", ""),
+    ],
+)  # fmt: skip
+def test_rare_classes_are_reported_with_accuracy(counts, metric, note):
+    y = np.repeat(np.arange(len(counts)), counts)
+    classes = tuple("abcdefghijklmnopqrstuvwxyz"[: len(counts)])
+    data = Dataset("d", Vectors(np.zeros((len(y), 1), np.float32)), y, classes, np.zeros(len(y), np.int64), ("x",))
+    text = imbalance_note(data, metric)
+    assert text.startswith(note)
+    assert bool(text) == bool(note)
+    assert not text or text.endswith(": use --metric macro_f1 or balanced_accuracy")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +51,7 @@ class BadCells:
     counts: Counter[tuple[str, str]]  # (column, problem) -> cells
     rows: int = 0
     hint: str = SKIP_BAD  # how to go on without a fix
+    convertible: list[str] = field(default_factory=list)  # columns that could be read as categories
 
     @staticmethod
     def of(where: str, hint: str) -> BadCells:
@@ -76,7 +77,9 @@ class BadCells:
         others = self.total - len(self.first)
         more = f"; and {others:,} more" if others else ""
         count = f"{self.total:,} bad cells in {self.rows:,} row{'s' * (self.rows > 1)}"
-        return BadInput(f"{self.where} has {count}: {listing}{more}: fix them{self.hint}")
+        names = ",".join(dict.fromkeys(self.convertible))
+        texts = f", or read them as categories with --column category={names}" if names else ""
+        return BadInput(f"{self.where} has {count}: {listing}{more}: fix them{self.hint}{texts}")
 
     def note(self, total: int) -> str:
         """Return a note on the rows that were left out of `total` rows."""
@@ -112,6 +115,7 @@ class CellChecker:
         self.damaged: list[int] = []
         self.seen = 0  # rows in batches
         self.missing: Counter[tuple[str, str]] = Counter()  # (column, spelling) -> cells read as missing
+        self.codes: Counter[str] = Counter()  # column -> cells with a code of a missing value
 
     @property
     def rows(self) -> int:
@@ -151,12 +155,14 @@ class CellChecker:
                 expected = "true or false" if kind == "boolean" else "a number"
                 if isinstance(form, DateForm):
                     expected = f"a date such as {form.example}"
-                elif not form.plain:
+                elif form.words:
                     expected = f"a number with {form.words}"
                 fix = f"fix the value, remove the row, or choose another kind with --column category={name}"
                 if name in self.trained:
                     expected += " as in the training data"
                     fix = "write the value in this form or remove the row"
+                elif bad.true_count:
+                    self.bad.convertible.append(name)
                 report(bad, name, f"expected {expected}", fix)
             if kind == "number" and pa.types.is_floating(columns[name].type):
                 infinite = _infinite(columns[name])
@@ -196,8 +202,12 @@ class CellChecker:
     def _convert(self, column: Any, name: str, kind: str) -> tuple[Any, Any]:
         """Return the values of a text column, null where one is missing or bad, and a mask of the bad ones."""
         texts = pc.call_function("utf8_trim_whitespace", [column.cast(_TEXT)])
-        spelled = pc.SetLookupOptions(pa.array(MISSING, _TEXT))
+        form = self._form(name, kind)
+        spelled = pc.SetLookupOptions(pa.array([*MISSING, *form.missing], _TEXT))
         missing = pc.call_function("or", [pc.call_function("is_in", [texts], options=spelled), texts.is_null()])
+        if form.missing:
+            codes = pc.SetLookupOptions(pa.array(form.missing, _TEXT))
+            self.codes[name] += pc.call_function("is_in", [texts], options=codes).true_count
         for spelling in pc.call_function("unique", [texts.filter(missing).drop_null()]).to_pylist():
             if spelling in ("?", "-", "missing", "Missing", "None", "none"):
                 count = pc.call_function("equal", [texts, pa.scalar(spelling, _TEXT)]).true_count
@@ -207,7 +217,7 @@ class CellChecker:
             index = pc.call_function("index_in", [lower], options=pc.SetLookupOptions(pa.array(list(_BOOLEANS), _TEXT)))
             values = pa.array(list(_BOOLEANS.values())).take(index)
         else:
-            values = self._form(name, kind).parse(texts)
+            values = form.parse(texts)
         return values, pc.call_function("and_not", [values.is_null(), missing])
 
     def _form(self, name: str, kind: str) -> Form:
@@ -236,10 +246,15 @@ class CellChecker:
             raise BadInput(f"every row has a bad cell, so that none is left: {self.bad.error()}")
         notes = [self.bad.note(self.rows)] if self.bad.total else []
         for name, form in self.forms.items():
-            if isinstance(form, NumberForm) and not form.plain:
+            if isinstance(form, NumberForm) and form.words:
                 notes.append(f"column '{name}'{READING}numbers with {form.words}")
-            elif isinstance(form, DateForm) and not form.plain:
+            elif isinstance(form, DateForm) and not replace(form, missing=()).plain:
                 notes.append(f"column '{name}'{READING}dates such as {form.example}")
+            if self.codes[name]:
+                cells = (
+                    f"{form.missing[0]!r}{' and other texts' * (len(form.missing) > 1)} in {self.codes[name]:,} cells"
+                )
+                notes.append(f"{cells} of column '{name}'{READING}missing; --column category={name} reads categories")
         for (name, spelling), count in self.missing.items():
             notes.append(f"'{spelling}' in {count:,} cells of column '{name}'{READING}missing")
         return notes

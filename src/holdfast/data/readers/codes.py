@@ -19,6 +19,7 @@ SPLIT_NAMES = {
     **dict.fromkeys(("test", "testing", "eval"), 2),
 }
 SPLIT_FIX = f"use {', '.join(SPLITS)}, or ignore the column with --column split="
+UNCLEAR = ("?", "N/A", "n/a", "NA", "nan", "NaN", "NULL", "null", "missing", "Missing")  # names or missing values
 _SIMILAR = 5  # groups of similar names with a note each
 _INTEGRAL = re.compile(r"(-?\d+)\.0*")
 
@@ -66,8 +67,13 @@ def spelling_notes(role: str, column: CodeColumn, *, where: str) -> list[str]:
         notes.append(f"{listing}, are removed")
     for name in column.index:
         groups.setdefault("".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
+    counts = np.bincount(column.codes()[column.codes() >= 0], minlength=len(column.index))
+    for name in column.index:
+        if name in UNCLEAR:
+            count = int(counts[column.index[name]])
+            cells = f"the {role} {name!r} in {count:,} row{'s' * (count > 1)} of {where}"
+            notes.append(f"{cells} is read as a name, not as missing: remove such rows if they have no {role}")
     similar = [names for names in groups.values() if len(names) > 1]
-    counts = np.bincount(column.codes()[column.codes() >= 0], minlength=len(column.index)) if similar else ()
     for names in similar[:_SIMILAR]:
         rows = {name: int(counts[column.index[name]]) for name in names}
         listing = ", ".join(f"{name!r} ({count:,} rows)" for name, count in rows.items())

@@ -1,11 +1,14 @@
 """Assign the columns of a table to roles (text, label, domain, ...) by name."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import pyarrow as pa
 
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.table import KINDS
+from holdfast.data.readers.suggest import domain_columns
 
 PAIRS = (
     ("premise", "hypothesis"), ("sentence1", "sentence2"), ("question1", "question2"),
@@ -48,6 +51,7 @@ PLAIN = (
     *SEVERAL,
 )
 KEYS = (*PLAIN, *STRUCTURED)
+Sample = Callable[[], pa.RecordBatch | None]  # the first rows of a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +95,10 @@ def check_carried(where: str, names: Sequence[str], carry: Sequence[str]) -> Non
 class ColumnFinder:
     """Find columns of one table: names passed by the user take precedence over conventional names."""
 
-    def __init__(self, where: str, names: Sequence[str], columns: Mapping[str, str] | None) -> None:
-        self.where, self.names, self.columns = where, list(names), dict(columns or {})
+    def __init__(
+        self, where: str, names: Sequence[str], columns: Mapping[str, str] | None, sample: Sample | None = None
+    ) -> None:
+        self.where, self.names, self.columns, self.sample = where, list(names), dict(columns or {}), sample
         for key in self.columns:
             check_known("key of --column", key, KEYS)
         self.named = {name for key in self.columns for name in self.requested(key)}
@@ -131,7 +137,17 @@ class ColumnFinder:
         """Return the error for a required column that was not found."""
         taken = find([name for name in self.names if name in self.named], {**SYNONYMS, **STRUCTURED}[key])
         reason = f"'{taken}' has another role" if taken else f"it has {listed(self.names)}"
-        return BadInput(f"{self.where} has no {key} column: {reason}; name it with --column {key}=NAME")
+        domains = self._domains() if key == "domain" else ""
+        return BadInput(f"{self.where} has no {key} column: {reason}; name it with --column {key}=NAME{domains}")
+
+    def _domains(self) -> str:
+        """Return the columns that could be the domain, for an error message."""
+        batch = None if self.sample is None else self.sample()
+        if batch is None:
+            return ""
+        others = {name for key in ("label", "split", "id") if (name := self.role(key)) is not None}
+        names = domain_columns(batch, leave_out=others | self.named)
+        return f", for example --column domain={' or domain='.join(names)}" if names else ""
 
     def _exact(self, key: str, name: str) -> str:
         column = name if name in self.names else find(self.names, [name.lower()])
@@ -146,15 +162,15 @@ class ColumnFinder:
 
 def assign(
     where: str, names: Sequence[str], *,
-    kinds: Mapping[str, str], columns: Mapping[str, str] | None, need: Collection[str],
+    kinds: Mapping[str, str], columns: Mapping[str, str] | None, need: Collection[str], sample: Sample | None = None,
 ) -> Roles:  # fmt: skip
     """Assign a column to each role; raise if a needed one is missing or a column has two roles.
 
     `kinds` maps names to the kinds that their types suggest. Without a text column, all columns with a kind that have
-    no other role are the input.
+    no other role are the input. `sample` returns the first rows, from which an error suggests columns.
     """
     assert set(need) <= {"label", "domain"}, need
-    finder = ColumnFinder(where, names, columns)
+    finder = ColumnFinder(where, names, columns, sample)
     labels = _label_columns(finder)
     needed = [role for role in need if role != "label" or not labels]
     roles = finder.roles(needed, ("label", "domain", "split", "time", "id"))

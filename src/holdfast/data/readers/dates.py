@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _TEXT = pa.large_string()
-_TIME = r"(?:[ T](\d{2}:\d{2}(?::\d{2})?)(?:\.\d+)?)?"
+_TIME = r"(?:[ T](\d{2}:\d{2}(?::\d{2})?)(?:\.\d+)?Z?)?"
 _YEAR_LAST = r"(\d{1,2})M(\d{1,2})M(\d{4})"
 _ORDERS = {  # pattern with M for the mark, the date in Arrow's order, and the day
     "year": (r"(\d{4})M(\d{1,2})M(\d{1,2})", r"\1-\2-\3 \4", r"\3"),
@@ -26,6 +26,7 @@ class DateForm:
     example: str
     first: str  # year, day or month
     mark: str
+    missing: tuple[str, ...] = ()  # texts that stand for a missing value
 
     @property
     def plain(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pyarrow as pa
@@ -103,10 +103,13 @@ def stored_forms(forms: Mapping[str, Form]) -> dict[str, Form]:
 
 
 def to_json(forms: Mapping[str, Form]) -> dict[str, Any]:
-    """Return forms as JSON: the parts of numbers, and the last day of January 2024 for dates."""
-    return {
-        name: {"date": form.example} if isinstance(form, DateForm) else asdict(form) for name, form in forms.items()
-    }  # fmt: skip
+    """Return forms as JSON: parts of numbers or the last day of January 2024, and the codes of missing values."""
+    entries = {}
+    for name, form in forms.items():
+        entry = {"date": form.example} if isinstance(form, DateForm) else asdict(replace(form, missing=()))
+        entry.pop("missing", None)
+        entries[name] = entry | ({"missing": list(form.missing)} if form.missing else {})
+    return entries
 
 
 def from_json(value: Any) -> dict[str, Form]:
@@ -115,10 +118,13 @@ def from_json(value: Any) -> dict[str, Form]:
         raise TypeError("config.json has invalid forms of columns")
     dates, forms = {form.example: form for form in FORMS}, dict[str, Form]()
     for name, entry in value.items():
-        if isinstance(entry, dict) and set(entry) == {"date"} and str(entry["date"]) in dates:
-            forms[name] = dates[str(entry["date"])]
-        elif isinstance(entry, dict) and set(entry) == set(_VALUES) and all(entry[k] in v for k, v in _VALUES.items()):
-            forms[name] = NumberForm(**entry)
+        entry = dict(entry) if isinstance(entry, dict) else {}
+        missing = entry.pop("missing", [])
+        valid = isinstance(missing, list) and all(isinstance(text, str) for text in missing)
+        if valid and set(entry) == {"date"} and str(entry["date"]) in dates:
+            forms[name] = replace(dates[str(entry["date"])], missing=tuple(missing))
+        elif valid and set(entry) == set(_VALUES) and all(entry[k] in v for k, v in _VALUES.items()):
+            forms[name] = NumberForm(**entry, missing=tuple(missing))
         else:
             raise TypeError(f"config.json has an invalid form of the column {str(name)[:40]!r}")
     return forms

@@ -16,16 +16,25 @@ from torch.utils.data import Dataset as TorchDataset
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
-from holdfast.core.table import Schema
+from holdfast.core.table import KINDS, Schema
 from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import GraphList, ImageFiles, Pixels, Raw, Texts, Vectors
 from holdfast.data.readers.cells import CellChecker
 from holdfast.data.readers.collect import TableCollector
-from holdfast.data.readers.columns import assign, check_carried
+from holdfast.data.readers.columns import ColumnFinder, assign, check_carried
 from holdfast.data.readers.features import NAME, FeatureCollector, Inputs, kind_of
-from holdfast.data.readers.forms import SAMPLE, detect_forms, kinds_of, mixture_notes, stored_forms, trained_forms
+from holdfast.data.readers.forms import (
+    SAMPLE,
+    ModelColumns,
+    detect_forms,
+    kinds_of,
+    mixture_notes,
+    stored_forms,
+    trained_forms,
+)
 from holdfast.data.readers.graphs import GraphObject, as_graphs
 from holdfast.data.readers.label_columns import with_label_texts
+from holdfast.data.readers.mixed import resolve_mixtures
 
 ONE_DOMAIN = "all"  # name of the domain if none are passed
 FRAME = "the DataFrame"
@@ -257,9 +266,17 @@ def read_frame(
         forms = detect_forms(sample, named)
         mixtures = mixture_notes(sample, [name for name in named if name not in forms])
         trained = trained_forms(columns, table.schema, typed=True)
+        if not isinstance(columns, ModelColumns):
+            finder = ColumnFinder(where, table.schema.names, columns)
+            chosen = {name for kind in KINDS for name in finder.requested(kind)}
+            used = {name: form for name, form in forms.items() if name not in chosen}
+            mixed = resolve_mixtures(table.select(list(used)).to_batches(), used)
+            mixtures |= {name: note for name, note in mixed.names.items() if not forms[name].plain}
+            forms = {name: form for name, form in (forms | mixed.forms).items() if name not in mixed.names}
         forms = stored_forms(forms) | trained  # texts of plain numbers are names
         kinds |= kinds_of(forms)
-        roles = assign(where, table.schema.names, kinds=kinds, columns=columns, need=need)
+        names = table.schema.names
+        roles = assign(where, names, kinds=kinds, columns=columns, need=need, sample=lambda: sample)
         forms = {name: form for name, form in forms.items() if roles.features.get(name) == kinds[name]}
         check_carried(where, table.schema.names, carry)
         collector, rows = TableCollector(where, roles, need, folder=folder), []

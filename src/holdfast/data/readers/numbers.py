@@ -32,6 +32,7 @@ class NumberForm:
     decimal: str = "."
     thousands: str = ""  # "", ",", ".", "'" or " "
     unit: str = ""  # a percent sign or a currency
+    missing: tuple[str, ...] = ()  # texts that stand for a missing value
 
     @property
     def plain(self) -> bool:

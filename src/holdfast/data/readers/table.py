@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.core.errors import BadInput
+from holdfast.core.table import KINDS
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Raw
 from holdfast.data.readers import formats
@@ -17,10 +20,20 @@ from holdfast.data.readers.cells import CellChecker
 from holdfast.data.readers.codes import CodeColumn, coded_dataset
 from holdfast.data.readers.collect import TableCollector
 from holdfast.data.readers.columns import ColumnFinder, Roles, assign, check_carried
+from holdfast.data.readers.dates import ISO
 from holdfast.data.readers.dialect import detect_dialect
 from holdfast.data.readers.features import NAME, kind_of
-from holdfast.data.readers.forms import Form, detect_forms, kinds_of, mixture_notes, stored_forms, trained_forms
+from holdfast.data.readers.forms import (
+    Form,
+    ModelColumns,
+    detect_forms,
+    kinds_of,
+    mixture_notes,
+    stored_forms,
+    trained_forms,
+)  # fmt: skip
 from holdfast.data.readers.label_columns import is_list_of_texts, with_label_texts
+from holdfast.data.readers.mixed import Mixtures, resolve_mixtures
 from holdfast.data.readers.numbers import NumberForm
 
 METADATA = ("domain", "split", "id")  # roles of tables for tags, questions and texts without labels
@@ -88,9 +101,15 @@ class _Reader:
         trained = trained_forms(self.columns, schema, typed=path.suffix.lower() not in (".csv", ".tsv"))
         detected, mixtures = _text_forms(path, schema, block)
         forms = detected | trained
-        kinds = {field.name: kind_of(field.type) for field in schema}
-        kinds |= kinds_of(forms)
-        roles = assign(str(path), schema.names, kinds=kinds, columns=self.columns, need=self.need)
+        kinds = {field.name: kind_of(field.type) for field in schema} | kinds_of(forms)
+        first = partial(_first_rows, path, schema, block)
+        roles = assign(str(path), schema.names, kinds=kinds, columns=self.columns, need=self.need, sample=first)
+        mixed = Mixtures({}, {})
+        if rows is None and not isinstance(self.columns, ModelColumns):
+            mixed = self._mixtures(schema, roles, kinds, detected, block=block, lenient=lenient)
+            kinds |= dict.fromkeys(mixed.names, NAME)
+            roles = assign(str(path), schema.names, kinds=kinds, columns=self.columns, need=self.need)
+            forms = {name: form for name, form in (forms | mixed.forms).items() if name not in mixed.names}
         forms = {name: forms[name] for name, kind in roles.features.items() if kind == kinds[name] and name in forms}
         types = _column_types(path, schema, roles, forms=forms, trained=trained, lenient=lenient)
         check_carried(str(path), schema.names, self.carry)
@@ -123,7 +142,7 @@ class _Reader:
             except (pa.ArrowException, UnicodeDecodeError) as error:
                 raise formats.explain(path, error) from error
         unclear = [note for name, note in mixtures.items() if roles.features.get(name) == NAME]
-        notes = [*unclear, *checker.finish(skip_bad=self.skip_bad)]
+        notes = [*unclear, *mixed.names.values(), *checker.finish(skip_bad=self.skip_bad)]
         if not checker.rows:
             raise BadInput(f"{path} has columns but no rows: write one row per example")
         if chunk.rows:
@@ -133,6 +152,24 @@ class _Reader:
         if pending is not None:
             dataset, end = pending
             yield dataset.with_notes(*notes), end
+
+    def _mixtures(
+        self, schema: pa.Schema, roles: Roles, kinds: Mapping[str, str], detected: Mapping[str, Form], *,
+        block: int, lenient: bool,
+    ) -> Mixtures:  # fmt: skip
+        """Decide how to read texts in columns of numbers and dates whose kind the user has not chosen."""
+        if self.path.suffix.lower() not in (".csv", ".tsv", ".parquet"):
+            return Mixtures({}, {})
+        finder = ColumnFinder(str(self.path), schema.names, self.columns)
+        chosen = {name for kind in KINDS for name in finder.requested(kind)}
+        forms = dict(detected)
+        if lenient:
+            defaults: dict[str, Form] = {"number": NumberForm(), "date": ISO}
+            forms = {name: defaults[kind] for name, kind in kinds.items() if kind in defaults} | forms
+        forms = {n: form for n, form in forms.items() if roles.features.get(n) == kinds[n] and n not in chosen}
+        types = dict.fromkeys(forms, pa.large_string())
+        batches = formats.iter_batches(self.path, types, block, on_invalid=formats.leave_out) if forms else ()
+        return resolve_mixtures(batches, forms)
 
 
 class _Chunk:
@@ -195,6 +232,14 @@ def _text_forms(path: Path, schema: pa.Schema, block: int) -> tuple[dict[str, Fo
     rows = formats.first_rows(path)
     kinds = {name: [type(row[name]) in (int, float) for row in rows if row.get(name) is not None] for name in names}
     return {name: NumberForm() for name, numbers in kinds.items() if 2 * sum(numbers) > len(numbers)}, {}
+
+
+def _first_rows(path: Path, schema: pa.Schema, block: int) -> pa.RecordBatch | None:
+    """Return the first rows of a file in its own types, or None if they cannot be read."""
+    types = {field.name: field.type for field in schema}
+    with suppress(BadInput, pa.ArrowException):
+        return next(formats.iter_batches(path, types, block, on_invalid=formats.leave_out), None)
+    return None
 
 
 def _check_file(path: Path) -> None:

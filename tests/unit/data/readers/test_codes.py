@@ -56,3 +56,13 @@ def test_many_similar_names_are_counted():
 
 def test_distinct_names_have_no_note():
     assert not spelling_notes("label", column(["a", "b", None, ""], ["c", "a b"]), where="f.csv")
+
+
+def test_names_that_could_be_missing_values_have_a_note(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text("text,label,domain\n" + "a,p,x\nb,?,NA\nc,n,x\nd,?,y\n")
+    dataset = read_table(path)
+    assert dataset.classes == ("?", "n", "p")
+    text = "is read as a name, not as missing: remove such rows if they have no"
+    notes = (f"the label '?' in 2 rows of {path} {text} label", f"the domain 'NA' in 1 row of {path} {text} domain")
+    assert dataset.notes == notes
