@@ -185,9 +185,11 @@ def compare(
         specs, numbers, workspace, limit=limit, workers=workers, watch=watch,
         search=not fixed if search_rate is None else search_rate,
     )  # fmt: skip
-    workspace.deadline = deadline.earlier(reserve(board, limit=limit, model=model is not None))
+    reserved = partial(reserve, board, limit=limit, model=model is not None, before=limit - deadline.left())
+    reserved = reserved if math.isfinite(limit) else lambda: 0.0
+    workspace.deadline = deadline.earlier(reserved())
     for _ in work(board, workspace, watch=watch, engine=engine):
-        workspace.deadline.seconds = limit - reserve(board, limit=limit, model=model is not None)
+        workspace.deadline.seconds = limit - reserved()
     workspace.deadline = Deadline()
     records = board.results()
     if not records:

@@ -18,7 +18,7 @@ from holdfast.run.train import state_path
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 
-MOST_MEMBERS = 5  # runs of an ensemble, at most
+MOST_MEMBERS = 3  # runs of an ensemble, at most
 
 
 def ensemble_of_runs(records: Sequence[RunRecord], workspace: Workspace) -> SavedModel | None:

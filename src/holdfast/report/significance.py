@@ -252,8 +252,13 @@ def decide(records: Iterable[RunRecord], metric: str) -> Decision | None:
         chosen = _choose(members, metric)
         if chosen is not None:
             score, record, why, expected = chosen
-            if best is None or (score > best[0] and without_rows(record) not in on_more_rows):
-                best = score, Decision(labels[configuration(record)], record.spec, why, expected)
+            label = labels[configuration(record)]
+            if best is None:
+                best = score, Decision(label, record.spec, why, expected)
+            elif score > best[0] and without_rows(record) not in on_more_rows:
+                scores = f"{format_number(abs(score), metric)} against {format_number(abs(best[0]), metric)}"
+                why = f"it scores better than {best[1].label} on more rows, {scores}, and on its own rows {why}"
+                best = score, Decision(label, record.spec, why, expected)
         on_more_rows |= set(map(without_rows, members))
     return None if best is None else best[1]
 

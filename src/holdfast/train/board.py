@@ -109,19 +109,19 @@ class Board:
         self.units: dict[str, Unit] = {}  # id of a job -> its unit
 
     def next_job(self) -> Job | None:
-        """Return the next job of the unit that began first, or of the next unit; None if the time is up."""
+        """Return the next job of the most valuable unit that has one; None if there is none or the time is up."""
         while not self.workspace.deadline.passed():
-            for unit, state in self.open.items():
-                if state.waiting:
-                    job = state.waiting.popleft()
-                    state.running.add(job.id)
-                    self.units[job.id] = unit
-                    return job
-            units = (unit for unit in next_units(self.finished, self.request) if unit not in self.open)
-            unit = next(units, None)
+            units = next_units(self.finished, self.request)
+            unit = next((each for each in units if each not in self.open or self.open[each].waiting), None)
             if unit is None:
                 return None
-            self._begin(unit)
+            if unit not in self.open:
+                self._begin(unit)
+                continue
+            job = self.open[unit].waiting.popleft()
+            self.open[unit].running.add(job.id)
+            self.units[job.id] = unit
+            return job
         return None
 
     def _begin(self, unit: Unit) -> None:

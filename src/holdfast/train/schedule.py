@@ -16,9 +16,9 @@ from holdfast.spec import Spec
 from holdfast.train.board import Board
 from holdfast.train.queue import Unit
 
-REPORT_SECONDS = 2.0  # for combinations and the report after the runs
+REPORT_FACTOR = 0.5  # time of combinations and report after the runs, as a multiple of that before the first one
 REPORT_SHARE = 0.03  # of the limit, for the same
-MODEL_FACTOR = 1.3  # time of training on all domains, as a multiple of the longest run without one of them
+MODEL_FACTOR = 1.6  # time of a model of all domains, as a multiple of the longest run without one of them
 MOST_RESERVED = 0.3  # share of the limit that is reserved for the model, at most
 
 
@@ -55,12 +55,14 @@ def default_engine(specs: Sequence[Spec], *, steps: bool = False) -> Engine:
     return Local(1 if own or steps or parallel.world_size() > 1 else 0)
 
 
-def reserve(board: Board, *, limit: float, model: bool) -> float:
-    """Return the seconds before the limit at which the runs stop, for the report and the final model."""
-    report = REPORT_SECONDS + REPORT_SHARE * min(limit, 600.0)
-    if not model:
-        return report
-    return report + min(MOST_RESERVED * limit, MODEL_FACTOR * longest_run(leading(board)))
+def reserve(board: Board, *, limit: float, model: bool, before: float) -> float:
+    """Return the seconds before the limit at which the runs stop, for the report and the final model.
+
+    `before` are the seconds before the first run, for imports and reading: they show how fast this machine is now.
+    """
+    report = REPORT_FACTOR * before + REPORT_SHARE * min(limit, 600.0)
+    training = MODEL_FACTOR * longest_run(leading(board)) if model else 0.0
+    return min(report, MOST_RESERVED * limit) + min(training, MOST_RESERVED * limit)
 
 
 def longest_run(records: Sequence[RunRecord]) -> float:
