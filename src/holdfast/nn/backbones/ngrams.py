@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -55,8 +56,8 @@ def count_ngrams(texts: Sequence[str], kind: str, longest: int, index: dict[str,
 def count_items(rows: Iterable[Sequence[str]], index: dict[str, int], *, add: bool) -> Block:
     """Count the items of each row that an index of columns has, or gets with `add`."""
     items, occurrences = _occurrences(rows, index, add=add)
-    occurrences.sum_duplicates()
-    return items, occurrences
+    ones: Any = sparse.identity(len(items), dtype=np.int32, format="csr")  # pyright: ignore[reportArgumentType]
+    return items, sparse.csr_matrix(occurrences @ ones)
 
 
 def _occurrences(rows: Iterable[Sequence[str]], index: dict[str, int], *, add: bool) -> Block:
