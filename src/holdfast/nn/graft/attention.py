@@ -189,7 +189,9 @@ def _memory_mass(query: Tensor, keys: Tensor, mask: Tensor | None, scale: float 
         if mask is not None:
             hidden = mask[rows] if len(mask) == len(query) else mask
             scores = scores.masked_fill(~hidden, -torch.inf) if mask.dtype == torch.bool else scores + hidden
-        pieces.append(scores.float().softmax(-1)[..., keys.shape[2] // 2 :].sum(-1))
+        blind = (scores == -torch.inf).all(-1, keepdim=True)  # padding that sees nothing
+        weights = scores.float().softmax(-1).masked_fill(blind, 0.0)
+        pieces.append(weights[..., keys.shape[2] // 2 :].sum(-1))
     return torch.cat(pieces)
 
 
