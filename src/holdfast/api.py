@@ -74,6 +74,7 @@ class Comparison:
     rates: tuple[RateChoice, ...] = ()  # learning rates that a search chose, and the scores of all
     failures: tuple[Failure, ...] = ()  # runs that failed, and why
     deadline: Deadline = field(default_factory=Deadline)  # of the comparison, the final model included
+    workers: int = 1  # runs at once
 
     def table(self) -> list[dict[str, Any]]:
         """Return one dict per cell: method, target, metric, mean, stderr, n."""
@@ -219,7 +220,7 @@ def compare(
         write_report(records, report, title=f"Holdfast: {dataset.name}", metric=metric, notes=notes, source=source)
     return Comparison(
         records, metric, report, dataset, decision, notes, schedule, workspace.identical, choices,
-        tuple(board.failures), deadline,
+        tuple(board.failures), deadline, workers,
     )  # fmt: skip
 
 

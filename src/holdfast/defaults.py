@@ -4,7 +4,7 @@ LIMIT = 300.0  # seconds of a comparison, a search or a training, unless --budge
 # rows of the first sample of large data, on which plain training takes seconds: by what a run computes
 ENCODED_ROWS = 2000  # texts and images whose features a frozen encoder computes first, which is the larger part
 LIGHT_ROWS = 8000  # tables, vectors and graphs, and features that are cheap
-TUNED_ROWS = {"cpu": 2000, "cuda": 8000}  # texts and images whose encoder learns
+TUNED_ROWS = {"cpu": 2000, "cuda": 4000}  # texts and images whose encoder learns
 FEW_DOMAINS = 8  # up to this number, every domain is a target of its own, and every step has all training domains
 DOMAINS_PER_STEP = 8  # domains in a step, where there are more
 

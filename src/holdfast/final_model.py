@@ -22,7 +22,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.splits import drop_test_domains
 from holdfast.defaults import LIMIT
 from holdfast.record import LOWER_IS_BETTER, RunRecord, read
-from holdfast.report.labels import COMBINED, SOUP, grouped
+from holdfast.report.labels import BASELINE, COMBINED, SIMPLE, SOUP, grouped
 from holdfast.report.significance import Decision
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import EXPERIMENT
@@ -30,7 +30,7 @@ from holdfast.run.workspace import Workspace, choose_device
 from holdfast.spec import Spec
 from holdfast.train.board import ALL_DOMAINS, RateChoice, final_rates, is_searchable, score_of
 from holdfast.train.queue import FACTORS
-from holdfast.train.schedule import MODEL_FACTOR, longest_run
+from holdfast.train.schedule import MODEL_FACTOR, model_seconds
 
 if TYPE_CHECKING:
     from holdfast.api import Comparison
@@ -73,7 +73,7 @@ def refit(
     check_folder(folder)
     known = {record.id: record for record in done.records}
     runs = [known[member["id"]] for record in chosen for member in record.stages[-1].get("members", [])] or chosen
-    needed = MODEL_FACTOR * len(members) * longest_run(runs)
+    needed = model_seconds(runs, members=len(members), workers=done.workers)
     options = {"device": device, "cache": cache, "watch": watch}
     deadline = done.deadline.earlier(SAVE_SECONDS)
     if parallel.world_size() > 1 or needed < deadline.left():
@@ -138,14 +138,17 @@ def _save_finished(done: Comparison, runs: Sequence[RunRecord], folder: Path, op
     workspace = Workspace(
         done.dataset, device, cache_folder() if options["cache"] else None, out=done.report.parent
     ).sampled(runs[0].spec.get("rows") or 0)
-    model = ensemble_of_runs(runs, workspace)
-    if model is None:
-        raise BadInput(
-            "no model was saved: the time is up, and the finished runs are too large to be stored; run the same "
-            "command with a larger --budget"
-        )
-    if parallel.is_first():
-        model.save(folder)
+    others = [group for group in grouped(done.records).values() if group[0].spec["method"] in (BASELINE, *SIMPLE)]
+    same_rows = [group for group in others if group[0].spec.get("rows") == runs[0].spec.get("rows")]
+    for group in (runs, *reversed(same_rows)):  # networks that are too large are not stored
+        model = ensemble_of_runs(group, workspace)
+        if model is not None:
+            if group is not runs:
+                watch.note(f"their networks are too large to be stored, so that those of {group[0].spec['method']} are")
+            if parallel.is_first():
+                model.save(folder)
+            return
+    watch.note("no model was saved, because the networks of the finished runs are too large to be stored")
 
 
 def fit_with_rates(

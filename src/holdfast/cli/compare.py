@@ -130,7 +130,8 @@ def train_chosen(
 
     if folder is None or result.why_no_model:
         return None
-    return refit(result, folder, device=device, cache=cache, watch=listener)
+    model = refit(result, folder, device=device, cache=cache, watch=listener)
+    return model if (model / "config.json").is_file() else None
 
 
 def print_comparison(result: Comparison, model: Path | None, *, json: bool) -> None:

@@ -24,6 +24,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -172,6 +173,7 @@ def import_early(*modules: str) -> None:
 
 def main(descriptor: int, worker: str, driver: int) -> None:
     """Import the module of the workers, then answer requests until the driver is gone."""
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # no thread runs here
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _import([worker])
     children = _Children()

@@ -15,6 +15,7 @@ from holdfast.run.settings import with_method, with_rates
 from holdfast.spec import Spec
 
 TABLES = ("table", "mixed")  # kinds that trees are usually good at
+LIGHT = {"words": 1, "characters": 0, "min_df": 1, "features": 1000}  # of the text encoder of a constant prediction
 INSERTED = ("experts", "template")  # settings of an encoder that add parts to train
 
 
@@ -33,7 +34,8 @@ def baseline_specs(base: Spec, kind: str, seeds: Sequence[int]) -> list[Spec]:
     useful = entry.pretrained or entry.tune == "frozen" or bool(base.encoder_args.get("weights"))
     frozen = [plain] if useful and not any(name in base.encoder_args for name in INSERTED) else []
     first, *others = [*frozen, simple]
-    specs = [with_method(simple, constant)]  # nothing large is loaded for it
+    counts = LIGHT if kind == "text" else {}
+    specs = [with_method(replace(simple, encoder_args=counts), constant)]  # nothing large is loaded or counted for it
     specs += [with_method(each, name) for name in regressions for each in (first, *others)]
     if kind in TABLES and trees:
         specs.append(with_method(simple, trees[0]))

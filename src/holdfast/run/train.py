@@ -32,6 +32,7 @@ from holdfast.protocols.plan import Episode, PastStages
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.run import run
 from holdfast.record import RunRecord, read_finished, run_id
+from holdfast.report.labels import BASELINE
 from holdfast.run.assemble import Assembly, assemble
 from holdfast.run.cost import code_version, cost_of, machine
 from holdfast.run.workspace import Workspace
@@ -40,6 +41,7 @@ from holdfast.tasks.regress import Regress
 
 Tick = Callable[[Metrics], None]  # called after every training step
 STATE_BYTES = 64 << 20  # of a trained state that a run stores, at most
+BASELINE_FACTOR = 8  # by which the limit is larger for plain training
 MILDER = 3.0  # by which the rate of a run that diverged is divided
 SCALE = "scale"  # mean and scale of the targets of a regression, stored with its outputs
 
@@ -93,7 +95,7 @@ def run_episode(spec: Spec, episode: Episode, workspace: Workspace, *, tick: Tic
             save_tensors(outputs_path(workspace.out, record.id), outputs)
         if weights := _weights_for_soups(spec, assembly, workspace):
             save_tensors(weights_path(workspace.out, record.id), weights)
-        if workspace.keep_states and not weights and (state := _state(assembly)):
+        if workspace.keep_states and not weights and (state := _state(spec, assembly)):
             save_tensors(state_path(workspace.out, record.id), state)
         record.save(path.parent)
         saver.finish()
@@ -141,13 +143,16 @@ def _weights_for_soups(spec: Spec, assembly: Assembly, workspace: Workspace) -> 
     return {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
 
 
-def _state(assembly: Assembly) -> dict[str, Tensor]:
-    """Return the state of a trained network if it is small; empty for networks that grow."""
+def _state(spec: Spec, assembly: Assembly) -> dict[str, Tensor]:
+    """Return the state of a trained network if it is small enough; empty for networks that grow."""
     if assembly.following is not None:
         return {}
     assert assembly.method is not None
-    state = assembly.method.deployed.state_dict()
-    if sum(value.numel() * value.element_size() for value in state.values()) > STATE_BYTES:
+    state, limit = (
+        assembly.method.deployed.state_dict(),
+        STATE_BYTES * (BASELINE_FACTOR if spec.method == BASELINE else 1),
+    )
+    if sum(value.numel() * value.element_size() for value in state.values()) > limit:
         return {}
     return {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
 

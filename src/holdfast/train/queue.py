@@ -10,7 +10,8 @@ worked off in order of value until the time is up, so that whatever has finished
 5. further seeds: plain training and leaders first, then the others
 6. on large data, the same on more rows
 
-The first units of large data read a stratified sample of its rows. A candidate goes on to the largest sample on which
+Other methods begin when plain training has finished. The first units of large data read a stratified sample of its
+rows. A candidate goes on to the largest sample on which
 its unit takes at most the share `GROWTH` of the limit, by the time of its finished units; methods run on the sample
 that plain training reached. Leaders are the methods with the best scores on source validation rows: no score of a
 target changes the order.
@@ -122,6 +123,8 @@ class _Order:
         yield from _firsts(simple, first, "a simple baseline")
         for candidate in (*simple, *baseline):
             yield from (_first(candidate, rows, "more rows") for rows in self.path(candidate))
+        if any(_first(each, list(self.path(each))[-1]) not in self.finished for each in baseline):
+            return  # nothing competes with plain training, and the rows of the methods are not known yet
         reached = self.reached()
         for rows in request.sizes[request.sizes.index(reached) :]:
             yield from _firsts([*constant, *simple, *baseline], rows, "more rows")

@@ -19,6 +19,7 @@ from holdfast.train.queue import Unit
 REPORT_FACTOR = 0.5  # time of combinations and report after the runs, as a multiple of that before the first one
 REPORT_SHARE = 0.03  # of the limit, for the same
 MODEL_FACTOR = 1.6  # time of a model of all domains, as a multiple of the longest run without one of them
+CROWD, ALONE = 8, 3.0  # workers that share a GPU, and how much faster a run is without the others
 MOST_RESERVED = 0.3  # share of the limit that is reserved for the model, at most
 
 
@@ -55,13 +56,22 @@ def default_engine(specs: Sequence[Spec], *, steps: bool = False) -> Engine:
     return Local(1 if own or steps or parallel.world_size() > 1 else 0)
 
 
+def model_seconds(records: Sequence[RunRecord], *, members: int = 1, workers: int = 1) -> float:
+    """Return the time of training a model of all domains, by that of its runs.
+
+    On a GPU that many workers shared, a run alone is several times faster than each of them was.
+    """
+    shared = workers >= CROWD and bool(records) and records[0].machine.get("device") != "cpu"
+    return MODEL_FACTOR * members * longest_run(records) / (ALONE if shared else 1.0)
+
+
 def reserve(board: Board, *, limit: float, model: bool, before: float) -> float:
     """Return the seconds before the limit at which the runs stop, for the report and the final model.
 
     `before` are the seconds before the first run, for imports and reading: they show how fast this machine is now.
     """
     report = REPORT_FACTOR * before + REPORT_SHARE * min(limit, 600.0)
-    training = MODEL_FACTOR * longest_run(leading(board)) if model else 0.0
+    training = model_seconds(leading(board), workers=board.workers) if model else 0.0
     return min(report, MOST_RESERVED * limit) + min(training, MOST_RESERVED * limit)
 
 
