@@ -20,7 +20,7 @@ from holdfast.run.jobs import Failed, Job, Outcome
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import check_episode
 from holdfast.run.slate import is_simple
-from holdfast.run.train import outputs_path, weights_path
+from holdfast.run.train import outputs_path, state_path, weights_path
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 from holdfast.train import queue
@@ -222,12 +222,12 @@ class Board:
         return unit.seed == self._first_seed(unit)
 
     def _adopted(self, record: RunRecord, unit: Unit, episode: str) -> RunRecord:
-        """Store a run again with the list of rates that it was chosen from, and its outputs and weights."""
+        """Store a run again with the list of rates that it was chosen from, its outputs, weights and state."""
         base = replace(sized(self.specs[unit.name], self._rows(unit), self.workspace), seed=unit.seed)
         adopted = replace(record, spec=self._chosen(base, unit, episode).json())
         out = self.workspace.out
         if out is not None and parallel.is_first() and not (out / "records" / f"{adopted.id}.json").exists():
-            for path in (outputs_path, weights_path):
+            for path in (outputs_path, weights_path, state_path):
                 with suppress(FileNotFoundError, FileExistsError):
                     os.link(path(out, record.id), path(out, adopted.id))
             adopted.save(out / "records")
