@@ -199,6 +199,11 @@ class Board:
         waiting = [unit for unit in next_units(self.finished, self.request) if unit not in self.open]
         return [*self.open, *waiting]
 
+    def _in_order(self) -> list[Unit]:
+        """Return the finished units in an order that does not depend on which of them finished first."""
+        order = {candidate.name: number for number, candidate in enumerate(self.request.candidates)}
+        return sorted(self.records, key=lambda unit: (order[unit.name], unit.rows, unit.seed, unit.factor))
+
     def results(self) -> list[RunRecord]:
         """Return the records of all finished units, each configuration with its chosen rate.
 
@@ -206,7 +211,8 @@ class Board:
         searched rate, so that all seeds of a configuration have equal settings.
         """
         records: list[RunRecord] = []
-        for unit, by_episode in self.records.items():
+        for unit in self._in_order():
+            by_episode = self.records[unit]
             if unit.factor not in (1.0, CHOSEN):
                 continue
             factors = best_factors(self.finished, unit) if unit.factor == 1.0 and self._is_first(unit) else {}
@@ -236,7 +242,7 @@ class Board:
     def choices(self) -> list[RateChoice]:
         """Return the rates that were chosen, per method and target, and for a model of all domains."""
         choices = []
-        for unit in self.records:
+        for unit in self._in_order():
             factors = best_factors(self.finished, unit) if unit.factor == 1.0 and self._is_first(unit) else {}
             if not factors:
                 continue
