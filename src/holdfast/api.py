@@ -144,7 +144,10 @@ def compare(
     records = board.results()
     if not records:
         causes = "; ".join(dict.fromkeys(failure.cause for failure in board.failures))
-        raise NothingFinished(f"no run was completed within {format_seconds(limit)}{causes and f': {causes}'}")
+        raise NothingFinished(
+            f"no run could be completed: {causes}" if causes else
+            f"no run was completed within {format_seconds(limit)}: use a larger --budget"
+        )  # fmt: skip
     if combinations:
         records += parallel.from_first(partial(_combined, records, workspace))
     metric, report = specs[0].metric, Path(out) / "report.html"
