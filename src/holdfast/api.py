@@ -104,7 +104,6 @@ def compare(
     watch = watch or ProgressListener()
     limit = LIMIT if budget is None else parse_duration(budget)
     deadline = Deadline(limit, started=started)
-    watch.note(limit_sentence(limit, default=budget is None))
     watch.limit(lambda: None if math.isinf(limit) else deadline.left())
     task = (settings or {}).get("task")
     dataset = training_data(
@@ -127,6 +126,7 @@ def compare(
         model=None if model is None else Path(model), model_settings=EXPERIMENT,
     )  # fmt: skip
     specs = list({str(job.spec): job.spec for job in resolve(request, workspace)}.values())
+    watch.note(limit_sentence(limit, default=budget is None))
     workspace.sizes = _sample_sizes(specs, workspace)
     workspace.weight_limits = _weight_limits(specs, numbers) if combinations else {}
     workspace.keep_states = model is not None

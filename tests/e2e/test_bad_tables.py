@@ -91,8 +91,8 @@ def test_a_command_prints_one_sentence(holdfast, tmp_path):
     path = written(tmp_path, frame(m=REFUSED["infinite values"][0]))
     for command in ("audit", "compare"):
         ran = holdfast(command, path.name)
-        assert (ran.code, ran.err.count("error: ")) == (2, 1), ran.err
-        assert "expected a finite number" in ran.err.splitlines()[-1]
+        assert (ran.code, ran.err.count("\n")) == (2, 1), ran.err
+        assert "expected a finite number" in ran.err
 
 
 @pytest.mark.parametrize("name", ["a", "label"])
