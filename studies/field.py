@@ -128,10 +128,11 @@ def largest(records: Iterable[RunRecord]) -> tuple[list[RunRecord], dict[str, in
     for record in records:
         groups.setdefault(_key(record.spec), {}).setdefault(_rows(record), []).append(record)
     rows = {key: 0 if 0 in by_rows else max(by_rows) for key, by_rows in groups.items()}
-    kept = [record for key, by_rows in groups.items() for record in by_rows[rows[key]]]
+    selected = [record for key, by_rows in groups.items() for record in by_rows[rows[key]]]
     # labels do not name the number of rows, since every configuration has one left
     return [
-        replace(record, spec={name: value for name, value in record.spec.items() if name != "rows"}) for record in kept
+        replace(record, spec={name: value for name, value in record.spec.items() if name != "rows"})
+        for record in selected
     ], rows
 
 
@@ -151,17 +152,17 @@ def first_complete(records: Sequence[RunRecord], folder: Path, started: float) -
 
 def methods_of(records: Sequence[RunRecord]) -> dict[str, dict[str, int]]:
     """Return the number of seeds and the rows per method; the largest number of rows counts, and 0 is all."""
-    kept, rows = largest(records)
+    selected, rows = largest(records)
     return {
         label: {"seeds": len({record.spec.get("seed") for record in group}), "rows": rows[_key(group[0].spec)]}
-        for label, group in grouped(kept).items()
+        for label, group in grouped(selected).items()
     }
 
 
 def scores_of(records: Sequence[RunRecord], choice: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the scores per domain and seed of the choice, of ERM and of the simple baselines, and all averages."""
     chosen, groups = None if choice is None else _key(choice["spec"]), grouped(largest(records)[0])
-    kept, averages, names = dict[str, Scores](), dict[str, float](), dict[str, str | None]()
+    row_scores, averages, names = dict[str, Scores](), dict[str, float](), dict[str, str | None]()
     for label, group in groups.items():
         scores, metric = Scores(), group[0].spec["metric"]
         for record in group:
@@ -175,11 +176,11 @@ def scores_of(records: Sequence[RunRecord], choice: Mapping[str, Any] | None) ->
         names |= {"choice": label} if is_choice else {}
         names |= {"erm": label} if is_plain(group[0]) and "erm" not in names else {}
         if is_choice or is_plain(group[0]) or is_simple(group[0]):
-            kept[label] = scores
-    simple = [label for label, group in groups.items() if is_simple(group[0]) and label in kept]
+            row_scores[label] = scores
+    simple = [label for label, group in groups.items() if is_simple(group[0]) and label in row_scores]
     return {
         "choice": names.get("choice", None if choice is None else choice["label"]), "erm": names.get("erm"),
-        "simple": simple, "averages": averages, "scores": kept,
+        "simple": simple, "averages": averages, "scores": row_scores,
     }  # fmt: skip
 
 

@@ -117,8 +117,8 @@ def sample(frame: Table, rows: int, by: str | None = None) -> Table:
     """Return some rows in their order, or at most `rows` per value of a column."""
     if by is None:
         return frame.sample(min(rows, len(frame)), random_state=0).sort_index()
-    parts = [part.sample(min(rows, len(part)), random_state=0) for _, part in frame.groupby(by)]
-    return pd.concat(parts).sort_index()
+    samples = [part.sample(min(rows, len(part)), random_state=0) for _, part in frame.groupby(by)]
+    return pd.concat(samples).sort_index()
 
 
 def _write_table(load: Frame, suffix: str, sources: Sources, path: Path) -> Path:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast import catalog
 from holdfast.catalog.training import learns
@@ -23,12 +23,9 @@ from holdfast.defaults import LIMIT, first_sample
 from holdfast.engines.local import Local
 from holdfast.final_model import refit as refit
 from holdfast.record import RunRecord
-from holdfast.report.engagement import engagement_table
-from holdfast.report.explain import explain
 from holdfast.report.labels import BASELINE, SIMPLE, grouped, is_collapsed, settings_key
 from holdfast.report.page import write_report
 from holdfast.report.significance import Decision, decide
-from holdfast.report.table import flat_table
 from holdfast.run.analyses import analysis_notes, choose_analyses
 from holdfast.run.jobs import Engine
 from holdfast.run.progress import ProgressListener
@@ -42,8 +39,8 @@ from holdfast.train.board import (
     final_rates,
     rate_notes,
 )
+from holdfast.train.comparison import Comparison as Comparison
 from holdfast.train.schedule import (
-    Schedule,
     default_engine,
     limit_sentence,
     reserve,
@@ -51,55 +48,9 @@ from holdfast.train.schedule import (
 )
 from holdfast.train.work import work
 
-if TYPE_CHECKING:
-    pass
-
 WEIGHT_BYTES = 2 << 30  # that runs may store for soups: all together, and once more those of the baseline
 EPISODES = 5  # of a comparison, about
 COLLAPSED = "at most half of the classes are still predicted for unlabelled examples, so that its adaptation is refused"
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Result of a comparison: the records, the metric of its table, the report, the chosen method and remarks."""
-
-    records: list[RunRecord]
-    metric: str
-    report: Path
-    dataset: Dataset
-    decision: Decision | None  # None if no method finished all target domains
-    notes: tuple[str, ...] = ()
-    schedule: Schedule | None = None  # time, and what a budget left out
-    identical: Mapping[str, str] = field(default_factory=dict)  # method that was not run -> the one it is identical to
-    rates: tuple[RateChoice, ...] = ()  # learning rates that a search chose, and the scores of all
-    failures: tuple[Failure, ...] = ()  # runs that failed, and why
-    deadline: Deadline = field(default_factory=Deadline)  # of the comparison, the final model included
-    workers: int = 1  # runs at once
-
-    def table(self) -> list[dict[str, Any]]:
-        """Return one dict per cell: method, target, metric, mean, stderr, n."""
-        return flat_table(self.records, self.metric)
-
-    def engagement(self) -> list[dict[str, Any]]:
-        """Return one dict per method and mechanism: share of predictions that depend on it, range, state, ..."""
-        return engagement_table(self.records)
-
-    @property
-    def explanation(self) -> str:
-        """The choice in two plain sentences, and what was not tried; empty without a choice."""
-        return "" if self.decision is None else explain(self.records, self.metric, self.decision)
-
-    @property
-    def why_no_model(self) -> str | None:
-        """The reason why `refit` cannot train a model, or None if it can."""
-        if self.decision is None:
-            return "no model was saved: no method finished all target domains"
-        if self.decision.spec["plan"] == "stream":
-            return (
-                "no model was saved: the plan was a stream; train a model with fit and continue with adapt, one domain "
-                "at a time"
-            )
-        return None
 
 
 def compare(
@@ -153,7 +104,6 @@ def compare(
     watch = watch or ProgressListener()
     limit = LIMIT if budget is None else parse_duration(budget)
     deadline = Deadline(limit, started=started)
-    watch.note(limit_sentence(limit, default=budget is None))
     watch.limit(lambda: None if math.isinf(limit) else deadline.left())
     task = (settings or {}).get("task")
     dataset = training_data(
@@ -176,6 +126,7 @@ def compare(
         model=None if model is None else Path(model), model_settings=EXPERIMENT,
     )  # fmt: skip
     specs = list({str(job.spec): job.spec for job in resolve(request, workspace)}.values())
+    watch.note(limit_sentence(limit, default=budget is None))
     workspace.sizes = _sample_sizes(specs, workspace)
     workspace.weight_limits = _weight_limits(specs, numbers) if combinations else {}
     workspace.keep_states = model is not None
@@ -195,7 +146,10 @@ def compare(
     records = board.results()
     if not records:
         causes = "; ".join(dict.fromkeys(failure.cause for failure in board.failures))
-        raise NothingFinished(f"no run was completed within {format_seconds(limit)}{causes and f': {causes}'}")
+        raise NothingFinished(
+            f"no run could be completed: {causes}" if causes else
+            f"no run was completed within {format_seconds(limit)}: use a larger --budget"
+        )  # fmt: skip
     if combinations:
         records += parallel.from_first(partial(_combined, records, workspace))
     metric, report = specs[0].metric, Path(out) / "report.html"

@@ -29,11 +29,11 @@ from holdfast.run.resolve import EXPERIMENT
 from holdfast.run.workspace import Workspace, choose_device
 from holdfast.spec import Spec
 from holdfast.train.board import ALL_DOMAINS, RateChoice, final_rates, is_searchable, score_of
+from holdfast.train.comparison import Comparison
 from holdfast.train.queue import FACTORS
 from holdfast.train.schedule import MODEL_FACTOR, model_seconds
 
 if TYPE_CHECKING:
-    from holdfast.api import Comparison
     from holdfast.estimator import DomainClassifier
     from holdfast.models.left_out import CollectedRuns
 

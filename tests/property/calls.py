@@ -41,17 +41,21 @@ def run_cli(*words) -> Ran:
 
 
 def check_outcome(ran: Ran, *, machine: bool) -> None:
-    """Check for exit code 0 with a result, or 2 with one sentence and nothing else on stdout."""
-    assert ran.code in (0, 2), ran
+    """Check for exit code 0 with a result, or another with one sentence and nothing else on stdout.
+
+    The code is 2 for bad input, and 1 if no run of a comparison could be completed.
+    """
+    assert ran.code in (0, 1, 2), ran
+    assert (ran.code == 1) == ("no run could be completed: " in ran.out + ran.err)
     assert "Traceback" not in ran.out + ran.err
     assert "\x1b" not in ran.out + ran.err  # no terminal control sequences
     if machine:
         result = json.loads(ran.out)
-        assert ("error" in result) == (ran.code == 2)
+        assert ("error" in result) == (ran.code != 0)
         sentences = [result["error"]] if ran.code else []
     else:
         sentences = [line.removeprefix("error: ") for line in ran.err.split("\n") if line.startswith("error: ")]
-        assert len(sentences) == (ran.code == 2), ran.err
+        assert len(sentences) == (ran.code != 0), ran.err
         assert ran.code == 0 or (ran.out == "" and ran.err.rstrip("\n").split("\n")[-1].startswith("error: ")), ran
     for sentence in sentences:
         assert 10 < len(sentence) < 1000

@@ -36,17 +36,17 @@ def outputs(method: Method, examples: Examples, rows: np.ndarray) -> Tensor:
 
 
 def validation_outputs(
-    method: Method, examples: Examples, parts: Sequence[Part], task: Task
+    method: Method, examples: Examples, domains: Sequence[Part], task: Task
 ) -> list[tuple[Tensor, Tensor]]:
     """Return per part (n, k) the task's statistics of plain predictions, and the targets."""
-    return _map_parts(method, examples, parts, lambda x, y: task.stats(method.predict(x), y))
+    return _map_parts(method, examples, domains, lambda x, y: task.stats(method.predict(x), y))
 
 
 def evaluation_outputs(
-    method: Method, examples: Examples, parts: Sequence[Part], task: Task
+    method: Method, examples: Examples, domains: Sequence[Part], task: Task
 ) -> list[tuple[Tensor, Tensor]]:
     """Return per part (n, k) the task's statistics of its complete evaluation, such as responses, and the targets."""
-    return _map_parts(method, examples, parts, lambda x, y: task.evaluate(method.deployed, x, y))
+    return _map_parts(method, examples, domains, lambda x, y: task.evaluate(method.deployed, x, y))
 
 
 def score(
@@ -58,11 +58,11 @@ def score(
 
 
 def _map_parts(
-    method: Method, examples: Examples, parts: Sequence[Part], function: Function
+    method: Method, examples: Examples, domains: Sequence[Part], function: Function
 ) -> list[tuple[Tensor, Tensor]]:
-    """Evaluate each part in its own batches; many parts share batches unless predictions depend on the batch."""
-    rows = [examples.rows_of(part) for part in parts]
-    if len(parts) <= FEW_DOMAINS or method.deployed.prediction_batch is not None:
+    """Evaluate each domain in its own batches; many share batches unless predictions depend on the batch."""
+    rows = [examples.rows_of(part) for part in domains]
+    if len(domains) <= FEW_DOMAINS or method.deployed.prediction_batch is not None:
         values = [_map(method, examples, each.numpy(), function) for each in rows]
     else:
         values = _map(method, examples, torch.cat(rows).numpy(), function).split(list(map(len, rows)))

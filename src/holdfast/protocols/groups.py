@@ -48,11 +48,11 @@ def strata_counts(domains: Sequence[DomainRows]) -> dict[str, np.ndarray]:
     return {rows.domain: rows.counts(1 + max(largest, default=0)) for rows in domains}
 
 
-def source_folds(parts: Sequence[Part]) -> list[list[str]]:
+def source_folds(domains: Sequence[Part]) -> list[list[str]]:
     """Return the domains that each fold of a selection holds out: one, or a group if there are many."""
-    if len(parts) <= FEW_DOMAINS:
-        return [[part.domain] for part in parts]
-    return balanced_groups({part.domain: np.asarray([len(part)]) for part in parts}, SOURCE_FOLDS)
+    if len(domains) <= FEW_DOMAINS:
+        return [[part.domain] for part in domains]
+    return balanced_groups({part.domain: np.asarray([len(part)]) for part in domains}, SOURCE_FOLDS)
 
 
 @dataclass(frozen=True)

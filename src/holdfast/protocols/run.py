@@ -182,8 +182,8 @@ class _Trainer:
         """
         histories = []
         for number, names in enumerate(source_folds(stage.train)):
-            parts = [part for part in (*stage.train, *stage.valid) if part.domain in names]
-            rows = {name: rows_of([part for part in parts if part.domain == name]) for name in names}
+            fold_domains = [part for part in (*stage.train, *stage.valid) if part.domain in names]
+            rows = {name: rows_of([part for part in fold_domains if part.domain == name]) for name in names}
             others = tuple(part for part in stage.train if part.domain not in rows)
             held_out = tuple(Part(name, each) for name, each in rows.items())
             fold = Stage(others, held_out, (), unlabelled=stage.unlabelled)
@@ -222,9 +222,9 @@ def _result(
     """Return the scores of a stage; a transductive memory follows `followed`, or else the part that it predicts."""
     scored = {"test": stage.test, "valid": pool_small(stage.valid, len({*_names(stage.valid), *_names(stage.train)}))}
     evaluated: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
-    for split, parts in scored.items():
-        pairs = _evaluate(method, examples, parts, task, observes=not followed)
-        evaluated[split] = dict(zip(_names(parts), pairs, strict=True))
+    for split, domains in scored.items():
+        pairs = _evaluate(method, examples, domains, task, observes=not followed)
+        evaluated[split] = dict(zip(_names(domains), pairs, strict=True))
         if outputs is not None:
             outputs |= _per_domain(f"{split}/", getattr(stage, split), evaluated[split], examples)
     if evaluated["valid"] and task.predicts:
@@ -252,25 +252,25 @@ def _result(
 
 
 def _evaluate(
-    method: Method, examples: Examples, parts: Sequence[Part], task: Task, *, observes: bool
+    method: Method, examples: Examples, domains: Sequence[Part], task: Task, *, observes: bool
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return statistics and targets per part; a transductive memory that observes is filled with each part first."""
+    """Return statistics and targets per domain; a transductive memory that observes is filled with each one first."""
     recall = method.deployed.recall
     if not observes or recall is None or not recall.transductive:
-        return evaluation_outputs(method, examples, parts, task)
+        return evaluation_outputs(method, examples, domains, task)
     pairs = []
-    for part in parts:
+    for part in domains:
         observe_unlabelled(method, examples, part.rows)
         pairs += evaluation_outputs(method, examples, [part], task)
     return pairs
 
 
 def _per_domain(
-    prefix: str, parts: Sequence[Part], evaluated: Mapping[str, tuple[Tensor, Tensor]], examples: Examples
+    prefix: str, domains: Sequence[Part], evaluated: Mapping[str, tuple[Tensor, Tensor]], examples: Examples
 ) -> dict[str, Tensor]:
-    """Return the statistics per part; those of parts that are scored together are the last ones."""
-    stats = {part.domain: evaluated[part.domain][0] for part in parts if part.domain in evaluated}
-    pooled = [part for part in parts if part.domain not in evaluated]
+    """Return the statistics per domain; those of domains that are scored together are the last ones."""
+    stats = {part.domain: evaluated[part.domain][0] for part in domains if part.domain in evaluated}
+    pooled = [part for part in domains if part.domain not in evaluated]
     if pooled:
         (values,) = (values for name, (values, _) in evaluated.items() if name not in stats)
         sizes = [len(examples.rows_of(part)) for part in pooled]

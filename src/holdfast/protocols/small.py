@@ -10,26 +10,26 @@ from holdfast.protocols.plan import Episode, rows_of
 MIN_ROWS = 10  # of a domain that has a metric of its own, where there are many domains
 
 
-def small_domains(parts: Sequence[Part], domains: int) -> list[str]:
+def small_domains(scored: Sequence[Part], domains: int) -> list[str]:
     """Return the domains that are scored together: at least two with fewer than `MIN_ROWS` rows.
 
     `domains` is the number of domains of the episode; with at most `FEW_DOMAINS` each one is scored on its own.
     """
-    small = [part.domain for part in parts if len(part) < MIN_ROWS]
+    small = [part.domain for part in scored if len(part) < MIN_ROWS]
     return small if domains > FEW_DOMAINS and len(small) > 1 else []
 
 
-def pool_small(parts: Sequence[Part], domains: int, *, label: str = "") -> tuple[Part, ...]:
-    """Return the parts with all small domains joined to one, which comes last and is named after their number.
+def pool_small(scored: Sequence[Part], domains: int, *, label: str = "") -> tuple[Part, ...]:
+    """Return the domains with all small domains joined to one, which comes last and is named after their number.
 
-    A label, such as that of an episode, tells the pools of several episodes apart.
+    A label, such as that of an episode, distinguishes the pools of several episodes.
     """
-    small = set(small_domains(parts, domains))
+    small = set(small_domains(scored, domains))
     if not small:
-        return tuple(parts)
+        return tuple(scored)
     name = f"{len(small)} domains with fewer than {MIN_ROWS} rows" + (f", {label}" if label else "")
-    pooled = Part(name, rows_of([part for part in parts if part.domain in small]))
-    return (*(part for part in parts if part.domain not in small), pooled)
+    pooled = Part(name, rows_of([part for part in scored if part.domain in small]))
+    return (*(part for part in scored if part.domain not in small), pooled)
 
 
 def pool_tests(episode: Episode) -> Episode:

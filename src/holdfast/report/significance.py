@@ -317,11 +317,11 @@ def _one_sided(
             test = paired_over_seeds(groups[row.label], groups[reference.label], metric)
             if test is not None and test.n >= FEWEST_PAIRS and test.p is not None:
                 pairs[row.label] = test
-    one_sided = [test.p / 2 if sign * test.difference > 0 else 1 - test.p / 2 for test in pairs.values() if test.p]
-    corrected = holm(list(one_sided))
+    two_sided = {label: test.p or 0.0 for label, test in pairs.items()}
+    one_sided = [p / 2 if sign * pairs[label].difference > 0 else 1 - p / 2 for label, p in two_sided.items()]
     return {
         label: _OneSided(test, 1.0 if p is None else p)
-        for (label, test), p in zip(pairs.items(), corrected, strict=False)
+        for (label, test), p in zip(pairs.items(), holm(one_sided), strict=True)
     }
 
 

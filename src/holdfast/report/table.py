@@ -153,7 +153,7 @@ def shown_columns(rows: Sequence[Row]) -> list[str]:
 
 
 def has_many(targets: Sequence[str]) -> bool:
-    """Whether columns are so many domains that a table shows some; a column may name an episode or source first."""
+    """Whether a table shows only some of the domains; a column may name an episode or source first."""
     return len({target.rpartition(">")[2] for target in targets}) > FEW_DOMAINS
 
 

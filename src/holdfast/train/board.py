@@ -20,7 +20,7 @@ from holdfast.run.jobs import Failed, Job, Outcome
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import check_episode
 from holdfast.run.slate import is_simple
-from holdfast.run.train import outputs_path, weights_path
+from holdfast.run.train import outputs_path, state_path, weights_path
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 from holdfast.train import queue
@@ -199,6 +199,11 @@ class Board:
         waiting = [unit for unit in next_units(self.finished, self.request) if unit not in self.open]
         return [*self.open, *waiting]
 
+    def _in_order(self) -> list[Unit]:
+        """Return the finished units in an order that does not depend on which of them finished first."""
+        order = {candidate.name: number for number, candidate in enumerate(self.request.candidates)}
+        return sorted(self.records, key=lambda unit: (order[unit.name], unit.rows, unit.seed, unit.factor))
+
     def results(self) -> list[RunRecord]:
         """Return the records of all finished units, each configuration with its chosen rate.
 
@@ -206,7 +211,8 @@ class Board:
         searched rate, so that all seeds of a configuration have equal settings.
         """
         records: list[RunRecord] = []
-        for unit, by_episode in self.records.items():
+        for unit in self._in_order():
+            by_episode = self.records[unit]
             if unit.factor not in (1.0, CHOSEN):
                 continue
             factors = best_factors(self.finished, unit) if unit.factor == 1.0 and self._is_first(unit) else {}
@@ -222,12 +228,12 @@ class Board:
         return unit.seed == self._first_seed(unit)
 
     def _adopted(self, record: RunRecord, unit: Unit, episode: str) -> RunRecord:
-        """Store a run again with the list of rates that it was chosen from, and its outputs and weights."""
+        """Store a run again with the list of rates that it was chosen from, its outputs, weights and state."""
         base = replace(sized(self.specs[unit.name], self._rows(unit), self.workspace), seed=unit.seed)
         adopted = replace(record, spec=self._chosen(base, unit, episode).json())
         out = self.workspace.out
         if out is not None and parallel.is_first() and not (out / "records" / f"{adopted.id}.json").exists():
-            for path in (outputs_path, weights_path):
+            for path in (outputs_path, weights_path, state_path):
                 with suppress(FileNotFoundError, FileExistsError):
                     os.link(path(out, record.id), path(out, adopted.id))
             adopted.save(out / "records")
@@ -236,7 +242,7 @@ class Board:
     def choices(self) -> list[RateChoice]:
         """Return the rates that were chosen, per method and target, and for a model of all domains."""
         choices = []
-        for unit in self.records:
+        for unit in self._in_order():
             factors = best_factors(self.finished, unit) if unit.factor == 1.0 and self._is_first(unit) else {}
             if not factors:
                 continue

@@ -141,7 +141,8 @@ class _Order:
         leaders = self.leaders(rows)
         for candidate in leaders:
             yield from self.rates(candidate, rows)
-        yield from self.seeds([*baseline, *leaders], rows, "another seed of plain training and of leading methods")
+        ahead = [each for each in (*baseline, *leaders) if self.has_rate(each, rows)]
+        yield from self.seeds(ahead, rows, "another seed of plain training and of leading methods")
         yield from self.seeds([*simple, *(each for each in methods if each not in leaders)], rows, "another seed")
 
     def path(self, candidate: Candidate) -> Iterator[int]:
@@ -180,6 +181,10 @@ class _Order:
             yield replace(unit, factor=chosen * EDGE)
         elif chosen == min(FACTORS):
             yield replace(unit, factor=chosen / EDGE)
+
+    def has_rate(self, candidate: Candidate, rows: int) -> bool:
+        """Whether all rates of a candidate have finished, so that its further seeds can use the best one."""
+        return all(unit in self.finished for unit in self.rates(candidate, rows))
 
     def overall(self, unit: Unit) -> float:
         """Return the factor with the best mean score over targets among the default one and `FACTORS`."""

@@ -39,7 +39,7 @@ class Schedule:
 
 
 def limit_sentence(limit: float, *, default: bool) -> str:
-    """Return the first line of a command: its time limit."""
+    """Return the first note of a comparison: its time limit."""
     if math.isinf(limit):
         return "time limit: none, so that everything runs"
     which = "the default; --budget 20m extends it" if default else "--budget"

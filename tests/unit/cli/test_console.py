@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+import time
 
 import pytest
 from rich.table import Table
@@ -10,6 +11,9 @@ from rich.text import Text
 
 from holdfast.cli import console, main
 from holdfast.cli.console import fail, print_json, say, show
+from holdfast.train.board import Failure
+from holdfast.train.queue import Unit
+from tests.unit.report.fake_records import record
 
 NAME = "[red]x[/red] :smile: \x1b[31mred"
 SHOWN = "[red]x[/red] :smile: \\x1b[31mred"
@@ -72,7 +76,48 @@ def test_failure_is_one_short_line_and_exit_code_2(monkeypatch, capsys, as_json)
 
 
 def test_a_note_is_printed_once_per_command(capsys):
-    listener = console._progress_lines()
-    for sentence in ("2 rows repeat", "2 rows repeat", "3 rows repeat"):
-        listener.note(sentence)
+    with console.progress(quiet=False) as listener:
+        for sentence in ("2 rows repeat", "2 rows repeat", "3 rows repeat"):
+            listener.note(sentence)
     assert capsys.readouterr().err.splitlines() == ["2 rows repeat", "3 rows repeat"]
+
+
+def finished_unit(listener):
+    """Report one finished and one failed unit."""
+    runs = [record("mil", 0, {"films": 0.75}), record("mil", 0, {"books": 0.5})]
+    listener.unit(Unit("mil", 0, 3.0), runs, [])
+    listener.unit(Unit("dann", 1), [], [Failure(Unit("dann", 1), "to-films", f"no {NAME} is known", "error")])
+
+
+def test_each_finished_unit_is_one_line(capsys):
+    with console.progress(quiet=False) as listener:
+        finished_unit(listener)
+    assert capsys.readouterr().err.splitlines() == [
+        "mil: 62.5 (seed 0, rate x3, 20.0 s for 2 runs)", f"dann: failed (seed 1; no {SHOWN} is known)"
+    ]  # fmt: skip
+
+
+def test_quiet_commands_report_no_unit(capsys):
+    with console.progress(quiet=True) as listener:
+        finished_unit(listener)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_has_a_table_of_finished_units(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    with console.progress(quiet=False) as listener:
+        listener.start(4, 1)
+        listener.limit(lambda: 30.0)
+        finished_unit(listener)
+        listener.worker_steps("a", "coral to-films", 5, 20)
+        time.sleep(0.5)
+    shown = capsys.readouterr().err
+    for text in (
+        "1 of 4 runs are already finished",
+        "62.5",
+        SHOWN,
+        "coral to-films, step 5 of 20",
+        "at most 30 s left",
+    ):
+        assert text in shown

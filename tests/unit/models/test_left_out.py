@@ -129,14 +129,16 @@ def test_axes_of_constant_and_of_wide_features():
     assert coordinates.std(axis=0) == pytest.approx(1, abs=1e-2)
 
 
-def test_no_time_is_stated_for_the_final_training(chosen, tmp_path):
-    """The estimate of the comparison has run out by then."""
-    expected = []
+def test_the_final_training_is_noted_and_its_steps_are_reported(chosen, tmp_path):
+    notes, steps = [], []
 
     class Watch(ProgressListener):
-        def expect(self, left):
-            expected.append(left)
+        def note(self, sentence):
+            notes.append(sentence)
+
+        def step(self, metrics):
+            steps.append(metrics)
 
     refit(chosen[0], tmp_path / "model", watch=Watch())
-    assert expected
-    assert expected[0]() is None
+    assert notes[0] == f"training {chosen[0].decision.label} on all domains"
+    assert steps
