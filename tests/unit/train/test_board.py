@@ -75,7 +75,7 @@ def test_the_command_succeeds_with_a_choice_and_fails_if_nothing_could_be_compar
     assert f"{bad} failed" in err
     options += ["--no-baselines"]
     assert command(monkeypatch, "compare", table, "--methods", bad, "--out", tmp_path / "b", *options) == 1
-    assert "error: no run was completed" in capsys.readouterr().err
+    assert "error: no run could be completed: KeyError" in capsys.readouterr().err
 
 
 @pytest.fixture
