@@ -277,8 +277,7 @@ def captured_steps(method: Method, *, compile: str) -> Iterator[StepCapture | No
         yield None
         return
     if not inner.capturable:
-        _warn_once(f"steps of {type(inner).__name__} are not captured as CUDA graphs, because they decide on the CPU")
-        yield None
+        yield None  # its steps decide on the CPU
         return
     with use_capture(StepCapture(inner, CudaRecorder(device))) as capture:
         yield capture

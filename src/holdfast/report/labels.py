@@ -36,8 +36,8 @@ def configuration(record: RunRecord) -> str:
 
 
 def without_rows(record: RunRecord) -> str:
-    """Serialise the spec without the seed, the number of rows and what depends on it."""
-    return settings_key(record.spec, "seed", "rows", "steps", "every", "patience")
+    """Serialise the spec without the seed, the number of rows and what depends on it, the chosen rate included."""
+    return settings_key(record.spec, "seed", "rows", "steps", "every", "patience", "lr", "searched")
 
 
 def largest(records: Iterable[RunRecord]) -> list[RunRecord]:

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from holdfast import catalog
+from holdfast.catalog.encoders import GENERAL
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput, one_line
 from holdfast.core.files import write_text
@@ -55,6 +56,7 @@ class Job:
     @property
     def name(self) -> str:
         neck = "" if self.spec.neck in ("none", "projection") else f"{self.spec.neck}+"
+        neck = f"{GENERAL}+{neck}" if self.spec.encoder == GENERAL else neck
         return f"{neck}{self.spec.method} {self.title or self.episode} seed {self.spec.seed}"
 
     @property

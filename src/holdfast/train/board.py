@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from holdfast import catalog
+from holdfast.catalog.encoders import GENERAL
 from holdfast.catalog.training import default_length, learns
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
@@ -98,7 +99,11 @@ class Board:
     ) -> None:  # fmt: skip
         """Plan the units of specs with the first seed; `search` tries other rates where an encoder learns."""
         self.workspace, self.workers, self.watch = workspace, workers, watch or ProgressListener()
-        self.specs = {name: spec for spec in specs for name in [unit_name(spec)]}
+        self.specs: dict[str, Spec] = {}
+        for spec in specs:
+            name = unit_name(spec)
+            same = sum(each == name or each.startswith(f"{name} #") for each in self.specs)
+            self.specs[f"{name} #{same + 1}" if same else name] = spec
         candidates = [_candidate(name, spec, seeds, search=search) for name, spec in self.specs.items()]
         sizes = workspace.sizes or (len(workspace.dataset),)
         self.request = queue.Request(tuple(candidates), sizes, limit)
@@ -266,12 +271,13 @@ class Board:
 def unit_name(spec: Spec) -> str:
     """Return the method of a spec with its neck, and for a simple baseline its encoder."""
     name = spec.method if spec.neck in ("none", "projection") else f"{spec.neck}+{spec.method}"
+    name = f"{GENERAL}+{name}" if spec.encoder == GENERAL else name
     return f"{spec.encoder} + {name}" if is_simple(spec.method) and spec.method not in CONSTANT else name
 
 
 def _candidate(name: str, spec: Spec, seeds: Sequence[int], *, search: bool) -> Candidate:
     """Return the candidate for a spec; a method that is solved at once needs one seed where it has no validation."""
-    plain = spec.method == BASELINE and spec.neck in ("none", "projection")
+    plain = name == BASELINE
     role = queue.CONSTANT if spec.method in CONSTANT else queue.SIMPLE if spec.method in SIMPLE else queue.METHOD
     role = queue.BASELINE if plain else role
     return Candidate(name, role, encodes(spec), tuple(seeds), search and is_searchable(spec))
