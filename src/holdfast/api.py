@@ -13,6 +13,7 @@ from typing import Any
 from holdfast import catalog
 from holdfast.catalog.training import learns
 from holdfast.core import parallel
+from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
 from holdfast.core.stopping import Deadline, format_seconds, parse_duration
 from holdfast.data.dataset import Dataset
@@ -146,6 +147,8 @@ def compare(
     records = board.results()
     if not records:
         causes = "; ".join(dict.fromkeys(failure.cause for failure in board.failures))
+        if causes and all(failure.kind == "input" for failure in board.failures):
+            raise BadInput(board.failures[0].cause)
         raise NothingFinished(
             f"no run could be completed: {causes}" if causes else
             f"no run was completed within {format_seconds(limit)}: use a larger --budget"

@@ -326,11 +326,13 @@ def _one_sided(
 
 
 def paired_over_seeds(a: Iterable[RunRecord], b: Iterable[RunRecord], metric: str) -> Paired | None:
-    """Paired t test over seeds and targets; a combination of all seeds is paired with every seed of the other."""
+    """Paired t test over seeds and targets; a combination of all seeds is paired with the mean over the other's."""
     left, right = _final_scores(a, metric), _final_scores(b, metric)
     if {seed for seed, *_ in left} == {None}:
-        averages = {(episode, domain): score for (_, episode, domain), score in left.items()}
-        left = {key: averages[key[1:]] for key in right if key[1:] in averages}
+        by_target: dict[tuple[Any, str, str], list[float]] = {}
+        for (_, episode, domain), score in right.items():
+            by_target.setdefault((None, episode, domain), []).append(score)
+        right = {key: math.fsum(scores) / len(scores) for key, scores in by_target.items()}
     shared = [key for key in left if key in right]
     return paired_t([left[k] for k in shared], [right[k] for k in shared]) if shared else None
 

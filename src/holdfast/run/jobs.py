@@ -81,7 +81,7 @@ class Stopped:
     """A run that the deadline stopped; its checkpoint lets the same command continue."""
 
 
-FAILURES = ("error", "diverged", "memory", "killed")
+FAILURES = ("error", "input", "diverged", "memory", "killed")
 Outcome = RunRecord | Failed | Stopped
 NextJob = Callable[[], Job | None]  # the next job to begin; None if there is none now
 Outcomes = Generator[tuple[Job, Outcome], None, None]
@@ -119,7 +119,7 @@ def isolated(job: Job, workspace: Workspace, call: Callable[[], T]) -> T | Faile
     except OutOfMemory as error:
         return Failed(one_line(str(error)), "memory")
     except BadInput as error:
-        return Failed(one_line(str(error)))
+        return Failed(one_line(str(error)), "input")
     except Exception as error:
         if parallel.active():
             raise

@@ -200,9 +200,12 @@ class Board:
         self.watch.unit(unit, list(records.values()), [each for each in self.failures if each.unit == unit])
 
     def unfinished(self) -> list[Unit]:
-        """Return the units that began and were stopped, then those that never began."""
+        """Return the units that began and were stopped, then those that never began, of every candidate at least one."""
         waiting = [unit for unit in next_units(self.finished, self.request) if unit not in self.open]
-        return [*self.open, *waiting]
+        units = [*self.open, *waiting]
+        known = {unit.name for unit in (*self.finished, *units)}
+        missing = [each for each in self.request.candidates if each.name not in known]
+        return [*units, *(Unit(each.name, each.seeds[0], 1.0, self.request.sizes[0]) for each in missing)]
 
     def _in_order(self) -> list[Unit]:
         """Return the finished units in an order that does not depend on which of them finished first."""

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from holdfast import catalog, final_model
+from holdfast import catalog
 from holdfast.api import NothingFinished, compare
 from holdfast.cli import main
 from holdfast.engines.local import Local
@@ -16,6 +16,7 @@ from holdfast.models.saved import load_model
 from holdfast.record import read_finished
 from holdfast.run.progress import ProgressListener
 from holdfast.run.train import outputs_path, state_path
+from holdfast.train import schedule
 from tests.tables import table_world
 from tests.unit.engines import faulty
 
@@ -206,7 +207,7 @@ def test_finished_runs_are_saved_as_an_ensemble_if_the_model_does_not_fit_into_t
 ):
     model = tmp_path / "model"
     done = run(tmp_path / "runs", data=str(table), encoder="auto", baselines=False, budget="1h", model=model)
-    monkeypatch.setattr(final_model, "MODEL_FACTOR", 1e9)
+    monkeypatch.setattr(schedule, "MODEL_FACTOR", 1e9)
     notes = []
 
     class Notes(ProgressListener):
