@@ -200,7 +200,7 @@ class Board:
         self.watch.unit(unit, list(records.values()), [each for each in self.failures if each.unit == unit])
 
     def unfinished(self) -> list[Unit]:
-        """Return the units that began and were stopped, then those that never began, of every candidate at least one."""
+        """Return the units that began and were stopped, then others, of every candidate without a unit the first."""
         waiting = [unit for unit in next_units(self.finished, self.request) if unit not in self.open]
         units = [*self.open, *waiting]
         known = {unit.name for unit in (*self.finished, *units)}
