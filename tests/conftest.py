@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -44,14 +42,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in reasons.items():
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
-
-
-@pytest.fixture(autouse=True)
-def _command_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Count the time limit of commands from the start of a test: one process runs them all."""
-    for name in ("console", "compare", "fit"):
-        if f"holdfast.cli.{name}" in sys.modules:
-            monkeypatch.setattr(sys.modules[f"holdfast.cli.{name}"], "STARTED", time.monotonic())
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from holdfast.cli import (
     sweep,
     watch,
 )
-from holdfast.cli.console import fail, may_report, say, show
+from holdfast.cli.console import begin_command, fail, may_report, say, show
 from holdfast.cli.options import SingleUseCommand
 from holdfast.core import environment, processes
 
@@ -90,6 +90,7 @@ def main() -> None:
     from holdfast.core.errors import BadInput
     from holdfast.core.files import path_error
 
+    begin_command()
     previous = signal.signal(signal.SIGTERM, _terminate)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # terminals without emoji print their escapes

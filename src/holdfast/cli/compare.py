@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.console import STARTED, print_json, progress, say, show_records
+from holdfast.cli.console import print_json, progress, say, show_records, started
 from holdfast.core.forking import start_early
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def compare(
     with process_group(device), progress(json) as shown, with_logging(shown, log, out / "logs") as listener:
         result = run(
             data, settings=settings, watch=listener, model=folder, baselines=not no_baselines,
-            combinations=not no_combinations, budget=budget, search_rate=search_rate, started=STARTED, **keywords,
+            combinations=not no_combinations, budget=budget, search_rate=search_rate, started=started(), **keywords,
         )  # fmt: skip
         model = train_chosen(result, folder, device=device, cache=not no_cache, listener=listener)
     print_comparison(result, model, json=json)

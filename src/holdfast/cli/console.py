@@ -23,8 +23,18 @@ if TYPE_CHECKING:
     from holdfast.record import RunRecord
     from holdfast.run.progress import ProgressListener
 
-STARTED = time.monotonic()  # of the command, nearly
+_starts = [time.monotonic()]  # of the commands of this process
 INTERVAL = 10.0  # seconds between progress lines without a terminal
+
+
+def started() -> float:
+    """Return the time at which the command began: nearly that of the process, or of a later call of `main`."""
+    return _starts[-1]
+
+
+def begin_command() -> None:
+    """Note that a command begins; the first one began with the process."""
+    _starts.append(time.monotonic() if len(_starts) > 1 else _starts[0])
 
 
 def say(*sentences: str, all_processes: bool = False) -> None:
@@ -126,7 +136,7 @@ class _Progress:
         runs = [f"{self.done} of {self.total} runs are finished"] if self.total else []
         now = [f"{name}, step {done} of {steps}" for name, done, steps in list(self.running.values())[:2]]
         left = self.left()
-        times = [f"{format_seconds(time.monotonic() - STARTED)} used"]
+        times = [f"{format_seconds(time.monotonic() - started())} used"]
         times += [] if left is None else [f"at most {format_seconds(left)} left"]
         return "; ".join([*runs, self.encoded or ", ".join(now) or "preparing", ", ".join(times)])
 

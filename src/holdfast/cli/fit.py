@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.console import STARTED, print_json, progress, say
+from holdfast.cli.console import print_json, progress, say, started
 
 
 def fit(
@@ -129,7 +129,7 @@ def fit(
 
         with progress(json) as shown, with_logging(shown, log, out.with_name(f"{out.name}-logs")) as listener:
             classifier, choice = fit_with_rates(
-                make, dataset, out, search=search, budget=budget, started=STARTED, watch=listener
+                make, dataset, out, search=search, budget=budget, started=started(), watch=listener
             )
     record = classifier.record_
     metric = str(record.spec["metric"])

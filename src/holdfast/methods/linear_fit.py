@@ -32,6 +32,7 @@ STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)  # inverse strengths of the penalty,
 SPARSE_STRENGTHS = (1.0, 10.0, 100.0)
 POWERS = (1.0, 0.5)  # of a feature's standard deviation that it is divided by
 ROWS = 5_000  # examples that the strength is chosen on, at most, with dense features
+FEW_CLASSES = 10  # with more classes, fewer examples are used
 SPARSE_ROWS, SPARSE_SHARE = (800, 2_000), 4  # with sparse features: a quarter of all, between these numbers
 SPARSE_FOLDS = 3  # of domains, with sparse features
 TOLERANCE, SPARSE_TOLERANCE = 3e-7, 3e-5  # expected decrease of the mean loss at the end
@@ -187,7 +188,8 @@ def _chosen(designs: Sequence[Design], classes: int, strengths: Sequence[float])
     domain = np.repeat(np.arange(len(designs)), [len(design.y) for design in designs])
     design = Design.join(designs)
     least, most = SPARSE_ROWS
-    rows = stratified_sample(domain, design.y, ROWS if dense else min(most, max(least, len(domain) // SPARSE_SHARE)))
+    many = max(least, ROWS * FEW_CLASSES // max(FEW_CLASSES, classes))  # the time grows with rows and classes
+    rows = stratified_sample(domain, design.y, many if dense else min(most, max(least, len(domain) // SPARSE_SHARE)))
     design, domain = design.take(rows), domain[rows]
     splits = Splits.of(domain, design.y, FOLDS if dense else SPARSE_FOLDS)
     best: dict[tuple[float, float], float] = {}

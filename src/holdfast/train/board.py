@@ -114,12 +114,16 @@ class Board:
         self.units: dict[str, Unit] = {}  # id of a job -> its unit
 
     def next_job(self) -> Job | None:
-        """Return the next job of the most valuable unit that has one; None if there is none or the time is up."""
+        """Return the next job of the most valuable units that have one; None if there is none or the time is up.
+
+        The first two of them take turns, so that a slow one does not occupy all workers.
+        """
         while not self.workspace.deadline.passed():
             units = next_units(self.finished, self.request)
-            unit = next((each for each in units if each not in self.open or self.open[each].waiting), None)
-            if unit is None:
+            first = [each for each in units if each not in self.open or self.open[each].waiting][:2]
+            if not first:
                 return None
+            unit = min(first, key=lambda each: len(self.open[each].running) if each in self.open else 0)
             if unit not in self.open:
                 self._begin(unit)
                 continue
