@@ -154,7 +154,7 @@ def make_room(folder):
 def test_full_disk_raises_and_leaves_no_partial_record(holdfast, tmp_path, full):
     words = comparing(tmp_path, steps=20)
     ran = holdfast(*words, f"--out={full / 'runs'}")
-    assert ran.code == 1  # every run failed
+    assert ran.code == 2
     assert "no run could be completed: no space left" in ran.err
     assert "Traceback" not in ran.err
     for path in full.rglob("*.json"):

@@ -221,7 +221,7 @@ def test_an_encoder_that_fails_affects_its_runs_only(workspace, spec, jobs_of, r
     monkeypatch.setattr(job_module, "assemble", fail)
     jobs = jobs_of(frozen)
     outcomes = run_jobs(Local(2), jobs, tmp_path, cache=tmp_path / "cache")
-    assert [outcomes[job.id] for job in jobs[:2]] == [Failed("the weights are damaged")] * 2
+    assert [outcomes[job.id] for job in jobs[:2]] == [Failed("the weights are damaged", "input")] * 2
 
 
 def test_steps_are_reported_at_intervals():
