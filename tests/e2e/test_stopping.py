@@ -155,7 +155,7 @@ def test_full_disk_raises_and_leaves_no_partial_record(holdfast, tmp_path, full)
     words = comparing(tmp_path, steps=20)
     ran = holdfast(*words, f"--out={full / 'runs'}")
     assert ran.code == 2
-    assert "no run could be completed: no space left" in ran.err
+    assert "error: no space left" in ran.err
     assert "Traceback" not in ran.err
     for path in full.rglob("*.json"):
         json.loads(path.read_text())
