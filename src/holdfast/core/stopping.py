@@ -33,6 +33,10 @@ class TimeUp(Interrupted):
 class Deadline:
     """A number of seconds from a start, by a clock that all processes of this machine share."""
 
+    seconds: float
+    clock: Callable[[], float]
+    started: float
+
     def __init__(
         self, seconds: float = math.inf, *, started: float | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:

@@ -63,5 +63,6 @@ class CountsThreads(ERM):
 
     def step(self, batch):
         pools = [pool["num_threads"] for pool in threadpoolctl.threadpool_info()]
-        threads = {"torch": torch.get_num_threads(), "most": max(pools), "omp": int(os.environ.get("OMP_NUM_THREADS", "0"))}
+        omp = int(os.environ.get("OMP_NUM_THREADS", "0"))
+        threads = {"torch": torch.get_num_threads(), "most": max(pools), "omp": omp}
         return {**super().step(batch), **{name: torch.tensor(float(count)) for name, count in threads.items()}}
