@@ -15,6 +15,7 @@ from holdfast.catalog.training import learns
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
+from holdfast.core.forking import import_aside
 from holdfast.core.stopping import Deadline, format_seconds, parse_duration
 from holdfast.data.dataset import Dataset
 from holdfast.data.part_locations import unmatched_note
@@ -51,6 +52,8 @@ from holdfast.train.work import work
 
 WEIGHT_BYTES = 2 << 30  # that runs may store for soups: all together, and once more those of the baseline
 EPISODES = 5  # of a comparison, about
+# of combinations, the report and the final model: they import scikit-learn and SciPy, which takes seconds
+LATER = ("holdfast.models.combine", "holdfast.models.conformal", "holdfast.models.finished", "holdfast.estimator")
 COLLAPSED = "at most half of the classes are still predicted for unlabelled examples, so that its adaptation is refused"
 
 
@@ -141,8 +144,12 @@ def compare(
     reserved = partial(reserve, board, limit=limit, model=model is not None, before=limit - deadline.left())
     reserved = reserved if math.isfinite(limit) else lambda: 0.0
     workspace.deadline = deadline.earlier(reserved())
+    imports = None
     for _ in work(board, workspace, watch=watch, engine=engine):
         workspace.deadline.seconds = limit - reserved()
+        imports = imports or import_aside(*LATER)
+    if imports is not None:
+        imports.join()
     workspace.deadline = Deadline()
     records = board.results()
     if not records:
@@ -241,7 +248,7 @@ def _with_final_rate(decision: Decision, choices: Sequence[RateChoice]) -> Decis
 
 def _combined(records: list[RunRecord], workspace: Workspace) -> list[RunRecord]:
     """Combine finished runs and save the records of the combinations."""
-    from holdfast.models.combine import combine  # imports scipy.optimize and scikit-learn, which take a second
+    from holdfast.models.combine import combine
 
     assert workspace.out is not None
     combined = combine(records, workspace)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.models.left_out import CollectedRuns
 
 SAVE_SECONDS = 1.0  # for writing a model folder
+MEMBER_FACTOR = 3.0  # time for another member of an ensemble and for writing it, as a multiple of that
 # settings in which a model of all domains may differ from the runs that were compared
 MODEL_SETTINGS = ("searched", "rows", "plan", "plan_args", "select", "seed", "precision", "processes")
 
@@ -141,7 +142,7 @@ def _save_finished(done: Comparison, runs: Sequence[RunRecord], folder: Path, op
     others = [group for group in grouped(done.records).values() if group[0].spec["method"] in (BASELINE, *SIMPLE)]
     same_rows = [group for group in others if group[0].spec.get("rows") == runs[0].spec.get("rows")]
     for group in (runs, *reversed(same_rows)):  # networks that are too large are not stored
-        model = ensemble_of_runs(group, workspace)
+        model = ensemble_of_runs(group, workspace, done.deadline.earlier(MEMBER_FACTOR * SAVE_SECONDS))
         if model is not None:
             if group is not runs:
                 watch.note(f"their networks are too large to be stored, so that those of {group[0].spec['method']} are")

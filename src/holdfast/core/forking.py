@@ -171,6 +171,13 @@ def import_early(*modules: str) -> None:
         _running.load(modules)
 
 
+def import_aside(*modules: str) -> threading.Thread:
+    """Import modules in a thread while this process waits for its workers; join it before they are used."""
+    thread = threading.Thread(target=_import, args=(modules,), daemon=True)
+    thread.start()
+    return thread
+
+
 def main(descriptor: int, worker: str, driver: int) -> None:
     """Import the module of the workers, then answer requests until the driver is gone."""
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # no thread runs here

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -143,13 +144,25 @@ class Table(Raw):
         numbers, codes = torch.from_numpy(self.numbers[rows]), torch.from_numpy(self.codes[rows])
         return TableRows(self.schema, numbers, codes, companion)
 
+    @cached_property
+    def _header(self) -> bytes:
+        return repr([f"{column.name}:{column.kind}" for column in self.schema]).encode()
+
+    @cached_property
+    def _category_hashes(self) -> list[np.ndarray]:
+        """One array per category column: a number per category, the last one for a missing value."""
+        tables = []
+        for column in category_columns(self.schema):
+            hashes = [hashlib.sha256(name.encode()).digest()[:8] for name in column.categories]
+            tables.append(np.frombuffer(b"".join([*hashes, bytes(8)]), dtype=np.uint64))
+        return tables
+
     def digest(self, rows: np.ndarray) -> str:
         """Depend on the names of categories, not on their codes, which may differ between files."""
-        names = [f"{column.name}:{column.kind}" for column in self.schema]
-        sha = hashlib.sha256(repr(names).encode() + np.where(self.numbers[rows] == 0, 0, self.numbers[rows]).tobytes())
-        for i, column in enumerate(category_columns(self.schema)):
-            hashes = [hashlib.sha256(name.encode()).digest()[:8] for name in column.categories]
-            sha.update(np.frombuffer(b"".join([*hashes, bytes(8)]), dtype=np.uint64)[self.codes[rows, i]].tobytes())
+        numbers = self.numbers[rows]
+        sha = hashlib.sha256(self._header + np.where(numbers == 0, 0, numbers).tobytes())
+        for i, hashes in enumerate(self._category_hashes):
+            sha.update(hashes[self.codes[rows, i]].tobytes())
         if self.companion is not None:
             sha.update(self.companion.digest(rows).encode())
         return sha.hexdigest()

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from holdfast.core.checkpoint import load_tensors
 from holdfast.core.errors import Damaged
+from holdfast.core.stopping import Deadline
 from holdfast.data.splits import HeldOut
 from holdfast.models.calibration import fit_calibration
 from holdfast.models.reference import fit_reference
@@ -21,12 +22,22 @@ from holdfast.spec import Spec
 MOST_MEMBERS = 3  # runs of an ensemble, at most
 
 
-def ensemble_of_runs(records: Sequence[RunRecord], workspace: Workspace) -> SavedModel | None:
-    """Return the average of the networks of runs with their first seed; None if the states were not stored."""
+def ensemble_of_runs(
+    records: Sequence[RunRecord], workspace: Workspace, deadline: Deadline | None = None
+) -> SavedModel | None:
+    """Return the average of the networks of runs with their first seed; None if the states were not stored.
+
+    After the deadline no network is added to the first one.
+    """
     first = records[0].spec.get("seed")
     chosen = [record for record in records if record.spec.get("seed") == first]
     chosen = list({(record.spec["method"], record.episode): record for record in chosen}.values())[:MOST_MEMBERS]
-    models = [model for record in chosen if (model := model_of_run(record, workspace)) is not None]
+    models: list[SavedModel] = []
+    for record in chosen:
+        if models and deadline is not None and deadline.passed():
+            break
+        model = model_of_run(record, workspace)
+        models += [] if model is None else [model]
     if not models:
         return None
     weight = 1 / len(models)

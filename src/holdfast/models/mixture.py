@@ -48,8 +48,7 @@ def mixture_weights(members: Sequence[Outputs], y: Outputs, *, prior: float = PR
     count = likelihood.shape[1]
     weights = np.full(count, 1.0 / count)
     for _ in range(STEPS):
-        joint = likelihood * weights
-        weights = share @ (joint / joint.sum(axis=1, keepdims=True)) + prior / 100 / count
+        weights = weights * ((share / (likelihood @ weights)) @ likelihood) + prior / 100 / count
         weights /= weights.sum()
     return _without_small(weights)
 
