@@ -91,6 +91,11 @@ class MovingAverage(Wrapper):
         step_at = method.optimizers()[0].settings.step_at if fraction else int
         self.first = step_at(self.settings.start)
         self.mean = copy.deepcopy(method.model).requires_grad_(False)
+        self.pairs = self._pairs()
+
+    def _pairs(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        """Return the parameters of the mean and of the network in training, which stay the same within a phase."""
+        return list(self.mean.parameters()), list(self.model.parameters())
 
     @property
     def deployed(self) -> Model:
@@ -98,6 +103,7 @@ class MovingAverage(Wrapper):
 
     def begin_phase(self, name: str) -> None:
         super().begin_phase(name)
+        self.pairs = self._pairs()
         if name != self.phases[0]:  # weights of different phases are not averaged
             self.seen = 0
 
@@ -105,7 +111,7 @@ class MovingAverage(Wrapper):
         metrics = self.method.take_step(batch)
         self.seen += 1
         share = 1 / max(1, self.seen - self.first)  # up to the start the mean is the newest
-        blend(list(self.mean.parameters()), list(self.model.parameters()), share)
+        blend(*self.pairs, share)
         self._update_buffers(share)
         return metrics
 

@@ -155,7 +155,15 @@ def tune(backbone: Backbone, mode: str, neck: nn.Module | None = None) -> None:
 
 def eval_frozen(module: nn.Module) -> None:
     """Switch every module without trainable parameters to evaluation mode: no dropout, no batch statistics."""
-    for child in module.modules():
-        parameters = list(child.parameters())
-        if parameters and not any(p.requires_grad for p in parameters):
-            child.eval()
+    _eval_if_frozen(module)
+
+
+def _eval_if_frozen(module: nn.Module) -> tuple[bool, bool]:
+    """Do so, and return whether the module has parameters, and trainable ones."""
+    own = [p for p in module._parameters.values() if p is not None]
+    below = [_eval_if_frozen(child) for child in module.children()]
+    has = bool(own) or any(some for some, _ in below)
+    learns = any(p.requires_grad for p in own) or any(trained for _, trained in below)
+    if has and not learns:
+        module.eval()
+    return has, learns

@@ -123,11 +123,12 @@ class Workspace:
     def _with_known_classes(self, episode: Episode) -> Episode:
         """Leave test rows of classes out that an episode does not train on, with a note per target."""
         scored, omitted = score_known_classes(self.dataset.y, self.dataset.classes, episode)
-        if len(omitted) > FEW_DOMAINS:
+        if omitted and len(self.dataset.domains) > FEW_DOMAINS:
             rows = sum(sum(counts.values()) for counts in omitted.values())
-            cause = "because no training domain has their class"
-            note = f"not scored in {len(omitted):,} domains of {episode.title}: {rows:,} rows, {cause}"
-            self.notes += [note] if note not in self.notes else []
+            start, cause = f"not scored in {episode.title}: ", "because no training domain has their class"
+            if not any(note.startswith(start) for note in self.notes):
+                names = sorted({name for counts in omitted.values() for name in counts})
+                self.notes.append(f"{start}{rows:,} rows of {listed(names, limit=5)}, {cause}")
             return scored
         for domain, counts in omitted.items():
             start = f"not scored in '{domain}': "

@@ -134,6 +134,13 @@ def test_a_second_call_continues_without_repeating_finished_runs(tmp_path):
     assert again.names == []
 
 
+def test_what_has_finished_counts_also_if_a_second_call_has_no_time(tmp_path):
+    first, late = run(tmp_path, ["erm", "coral"]), Begun()
+    done = run(tmp_path, ["erm", "coral"], watch=late, budget="1s", started=time.monotonic() - 2)
+    assert late.names == []
+    assert stages(done.records) == stages(first.records)
+
+
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory):
     """A comparison with two seeds whose encoder learns long enough for a search of rates."""

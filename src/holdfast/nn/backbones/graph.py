@@ -17,6 +17,7 @@ from holdfast.core.store import GraphStore
 from holdfast.nn.backbones.base import Backbone, fingerprint
 from holdfast.nn.backbones.graph_inputs import GraphForm
 from holdfast.nn.backbones.graph_layers import POOLS, GcnLayer, GinLayer, sum_pool
+from holdfast.nn.backbones.small import Dropout
 
 KINDS = ("gcn", "gin")
 
@@ -120,7 +121,7 @@ class Messages(nn.Module):
             self.conv = GinLayer(perceptron(width), width, edges=edges)
         self.norm = nn.BatchNorm1d(width)
         self.act = nn.Identity() if last else nn.ReLU()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, h: Tensor, x: Graphs, gate: Tensor | None = None) -> Tensor:
         """(v, d) to (v, d); a gate (e,) multiplies each message."""
@@ -169,8 +170,7 @@ class VirtualNode(nn.Module):
         self.start = nn.Embedding(1, width)
         nn.init.zeros_(self.start.weight)
         self.turns = nn.ModuleList(
-            nn.Sequential(perceptron(width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(dropout))
-            for _ in range(turns)
+            nn.Sequential(perceptron(width), nn.BatchNorm1d(width), nn.ReLU(), Dropout(dropout)) for _ in range(turns)
         )
 
     def begin(self, x: Graphs) -> Tensor:

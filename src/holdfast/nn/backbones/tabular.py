@@ -24,6 +24,7 @@ from holdfast.core.settings import choice, setting
 from holdfast.core.store import JointStore, TensorStore
 from holdfast.core.table import Column, Schema, TableRows, category_columns, numeric_columns
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation, fingerprint
+from holdfast.nn.backbones.small import Dropout
 
 KNOTS = 128  # quantiles per number column
 UNKNOWN, MISSING, FIRST = 0, 1, 2  # codes of the network: unknown category, missing value, first category
@@ -232,8 +233,8 @@ class ResidualMLP(nn.Module):
         d, dropout = options.dimension, options.dropout
         self.layers = nn.ModuleList(
             nn.Sequential(
-                nn.LayerNorm(d), nn.Linear(d, 2 * d), nn.ReLU(), nn.Dropout(dropout), nn.Linear(2 * d, d),
-                nn.Dropout(dropout),
+                nn.LayerNorm(d), nn.Linear(d, 2 * d), nn.ReLU(), Dropout(dropout), nn.Linear(2 * d, d),
+                Dropout(dropout),
             )
             for _ in range(options.depth)
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Dropout rates of pretrained networks of several families."""
+"""Dropout rates of pretrained networks of several families, and dropout of small networks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from transformers import BertConfig, DistilBertConfig, GPT2Config, ModernBertCon
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.pretrained import module_from_config, with_dropout
+from holdfast.nn.backbones.small import Dropout
 from holdfast.nn.backbones.text import TextEncoder
 from tests.tiny import tiny_bert
 from tests.unit.nn.transformers import TEXTS
@@ -61,3 +62,31 @@ def test_encoder_saves_the_rate(tmp_path):
     again = TextEncoder.load(tmp_path / "kept", network.save(tmp_path / "kept"))
     again.load_state_dict(network.state_dict())
     assert torch.equal(again.train()(x), network(x))
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.9])
+def test_dropout_of_small_networks_keeps_the_mean_and_drops_each_element_with_its_rate(share):
+    torch.manual_seed(0)
+    x, layer = torch.ones(1001, 333, requires_grad=True), Dropout(share)
+    y = layer(x)
+    y.sum().backward()
+    dropped = (y == 0).float()
+    assert float(dropped.mean()) == pytest.approx(share, abs=5 * (share * (1 - share) / x.numel()) ** 0.5)
+    for place in range(4):  # each of the four numbers that one random word gives
+        assert float(dropped.flatten()[place::4].mean()) == pytest.approx(share, abs=0.01)
+    assert (
+        float(torch.corrcoef(torch.stack([dropped[:, 0::2][:, :166].flatten(), dropped[:, 1::2].flatten()]))[0, 1])
+        < 0.01
+    )
+    assert y[y > 0].unique().tolist() == pytest.approx([1 / (1 - share)], rel=1e-4)
+    torch.testing.assert_close(x.grad, y.detach())
+
+
+def test_dropout_of_small_networks_repeats_with_the_seed_and_ends_in_evaluation():
+    x, layer = torch.randn(7, 5), Dropout(0.4)
+    first, second = (layer(x) for _ in range(2) if torch.manual_seed(3))
+    assert torch.equal(first, second)
+    assert not torch.equal(layer(x), second)
+    assert torch.equal(layer.eval()(x), x)
+    assert torch.equal(Dropout(0.0)(x), x)
+    assert not Dropout(1.0)(x).any()
