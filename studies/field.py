@@ -31,7 +31,7 @@ from holdfast.core.files import write_atomic, write_text
 from holdfast.core.stopping import parse_duration
 from holdfast.defaults import LIMIT
 from holdfast.record import RunRecord, load
-from holdfast.report.labels import grouped, is_plain, is_simple, settings_key
+from holdfast.report.labels import BY_ROWS, grouped, is_plain, is_simple, settings_key
 from studies.field_commands import Finished, busy, followed, run
 from studies.field_sets import BUNDLED, SETS, SMALL, Sources, prepare
 from studies.field_sklearn import evaluate
@@ -119,7 +119,7 @@ def _rows(record: RunRecord) -> int:
 
 
 def _key(spec: Mapping[str, Any]) -> str:
-    return settings_key(spec, "seed", "rows")
+    return settings_key(spec, "seed", *BY_ROWS)
 
 
 def largest(records: Iterable[RunRecord]) -> tuple[list[RunRecord], dict[str, int]]:
@@ -129,9 +129,9 @@ def largest(records: Iterable[RunRecord]) -> tuple[list[RunRecord], dict[str, in
         groups.setdefault(_key(record.spec), {}).setdefault(_rows(record), []).append(record)
     rows = {key: 0 if 0 in by_rows else max(by_rows) for key, by_rows in groups.items()}
     selected = [record for key, by_rows in groups.items() for record in by_rows[rows[key]]]
-    # labels do not name the number of rows, since every configuration has one left
+    # labels do not name the number of rows and what depends on it, since every configuration has one left
     return [
-        replace(record, spec={name: value for name, value in record.spec.items() if name != "rows"})
+        replace(record, spec={name: value for name, value in record.spec.items() if name not in BY_ROWS})
         for record in selected
     ], rows
 

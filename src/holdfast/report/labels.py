@@ -17,6 +17,7 @@ SOUP, STACK, ENSEMBLE, STACK_ENSEMBLE = "soup", "stack", "ensemble", "ensemble(s
 COMBINED = (SOUP, STACK, ENSEMBLE, STACK_ENSEMBLE)  # the simplest first: a soup is one network
 ALWAYS = ("encoder", "tune")  # part of every label as soon as the records have two values
 VALUE_ONLY = (*ALWAYS, "data", "plan")  # shown without the name of the setting
+BY_ROWS = ("rows", "steps", "every", "patience", "lr", "searched")  # the rows and what depends on their number
 ROWS = "rows"  # part of every label where it is a sample of the data
 NO_NECK = ("none", "null")
 NEUTRAL = " + projection"  # text on a neck that is no mechanism: not shown if all trained rows have it
@@ -37,7 +38,7 @@ def configuration(record: RunRecord) -> str:
 
 def without_rows(record: RunRecord) -> str:
     """Serialise the spec without the seed, the number of rows and what depends on it, the chosen rate included."""
-    return settings_key(record.spec, "seed", "rows", "steps", "every", "patience", "lr", "searched")
+    return settings_key(record.spec, "seed", *BY_ROWS)
 
 
 def largest(records: Iterable[RunRecord]) -> list[RunRecord]:
