@@ -138,14 +138,16 @@ def largest(records: Iterable[RunRecord]) -> tuple[list[RunRecord], dict[str, in
 
 def first_complete(records: Sequence[RunRecord], folder: Path, started: float) -> float | None:
     """Return the seconds until ERM had a record with one seed for every target, by the times of the record files."""
-    domains = {name for record in records for name in record.stages[-1]["test"]}
+    domains: dict[int, set[str]] = {}  # by rows: small domains of a sample may be scored together
+    for record in records:
+        domains.setdefault(_rows(record), set()).update(record.stages[-1]["test"])
     groups: dict[tuple[Any, int], list[RunRecord]] = {}
     for record in filter(is_plain, records):
         groups.setdefault((record.spec.get("seed"), _rows(record)), []).append(record)
     ends = [
         max((folder / f"{record.id}.json").stat().st_mtime for record in group)
-        for group in groups.values()
-        if {name for record in group for name in record.stages[-1]["test"]} == domains
+        for (_, rows), group in groups.items()
+        if {name for record in group for name in record.stages[-1]["test"]} == domains[rows]
     ]
     return round(min(ends) - started, 2) if ends else None
 

@@ -14,13 +14,12 @@ def default_plan(domains: int) -> str:
     return "leave-one-out" if domains <= FEW_DOMAINS else "leave-groups-out"
 
 
-def plan_reason(domains: int) -> str:
-    """Return why `default_plan` chooses its plan, as a sentence for notes and reports."""
+def plan_note(domains: int) -> str:
+    """Return why `default_plan` does not hold out every domain on its own; empty where it does."""
     if domains <= FEW_DOMAINS:
-        return f"The data has {domains} domains, so each one is held out in turn (leave-one-out)."
+        return ""
     cost = f"one model per domain would be {domains:,} models per method and seed (--plan leave-one-out)"
-    groups = "5 balanced groups of them are held out in turn (leave-groups-out)"
-    return f"The data has {domains:,} domains, so {groups}: {cost}."
+    return f"{domains:,} domains are held out in 5 balanced groups, each scored by a model without it: {cost}"
 
 
 def default_domains_per_step(domains: int, plan: str) -> int:

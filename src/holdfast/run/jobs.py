@@ -49,10 +49,6 @@ class Job:
     def of(spec: Spec, episode: Episode) -> Job:
         return Job(spec, episode.name, run_id(spec.json(), episode.name), len(episode.stages), episode.title)
 
-    def with_spec(self, spec: Spec) -> Job:
-        """Return the same episode with another spec."""
-        return Job(spec, self.episode, run_id(spec.json(), self.episode), self.stages, self.title)
-
     @property
     def name(self) -> str:
         neck = "" if self.spec.neck in ("none", "projection") else f"{self.spec.neck}+"

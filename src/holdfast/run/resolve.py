@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput, Damaged, unknown
+from holdfast.defaults import plan_note
 from holdfast.protocols.plan import Episode
 from holdfast.record import read
 from holdfast.report.labels import BASELINE
@@ -125,7 +126,8 @@ def _specs(request: Request, workspace: Workspace) -> list[Spec]:
     absent = absent_classes_note(workspace.dataset) if request.tested and base.task == "classify" else ""
     small = small_domains_note(workspace.dataset) if request.tested else ""
     rare = imbalance_note(workspace.dataset, base.metric) if request.tested and base.task == "classify" else ""
-    workspace.notes += [text for text in (note, absent, rare, small) if text]
+    folds = plan_note(len(workspace.dataset.domains)) if request.tested and request.plan == AUTO else ""
+    workspace.notes += [text for text in (note, folds, absent, rare, small) if text]
     names = choose_methods(request.methods, base, workspace) if request.tested else request.methods
     specs = with_methods(base, names, method_args=shared["method"], neck_args=shared["neck"])
     specs = with_rates([with_slots(each, len(workspace.dataset)) for each in specs], shared["lr"])
