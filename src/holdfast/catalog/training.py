@@ -21,6 +21,7 @@ RATES = {  # by width
 ADAPTERS = 10.0  # multiple of the rate for low-rank adapters
 PASSES = 8  # over the examples of a domain of average size
 FEWEST, MOST = 300, 3000  # steps
+FEWEST_OF_SAMPLE = 100  # steps on a sample of the rows, which is to give a first answer soon
 VALIDATIONS, PATIENCE = 20, 5  # validations per run; without improvement before it stops
 
 
@@ -51,15 +52,15 @@ def training_defaults(entry: EncoderEntry, tune: str, *, weights: bool = False, 
     return defaults
 
 
-def default_length(examples: int, domains: int, batch: int, per_step: int = 0) -> dict[str, int]:
+def default_length(examples: int, domains: int, batch: int, per_step: int = 0, *, fewest: int = 0) -> dict[str, int]:
     """Return steps, steps between validations and patience for training an encoder.
 
     A step takes `batch` examples per domain, of at most `per_step` domains if it is not 0. The number of steps is that
-    of `PASSES` passes over all examples, if the domains have the same size, at least `FEWEST` and at most `MOST`, and a
-    multiple of the validation interval.
+    of `PASSES` passes over all examples, if the domains have the same size, at least `fewest` or `FEWEST`, at most
+    `MOST`, and a multiple of the validation interval.
     """
     domains = min(domains, per_step) if per_step > 0 else domains
-    steps = min(MOST, max(FEWEST, math.ceil(PASSES * examples / max(1, domains) / batch)))
+    steps = min(MOST, max(fewest or FEWEST, math.ceil(PASSES * examples / max(1, domains) / batch)))
     every = math.ceil(steps / VALIDATIONS)
     return {"steps": every * VALIDATIONS, "every": every, "patience": PATIENCE}
 

@@ -41,7 +41,7 @@ from holdfast.protocols.resume import Saver, stop_at_signal
 from holdfast.record import RunRecord, read
 from holdfast.report.words import UNITS
 from holdfast.run.assemble import Assembly
-from holdfast.run.lengths import length_settings
+from holdfast.run.input_sizes import size_settings
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import Request, resolve, single_run
 from holdfast.run.settings import GROUPS
@@ -383,7 +383,7 @@ def _request(before: Spec, method: str, terms: Terms, settings: Mapping[str, Any
     carried = {each.name: getattr(before, each.name) for each in fields(before) if each.name not in skipped}
     for group in ("encoder", "neck", "head", "task", "predict"):
         carried |= {f"{group}.{name}": value for name, value in getattr(before, f"{group}_args").items()}
-    carried |= length_settings(before.encoder, before.encoder_args)
+    carried |= size_settings(before.encoder, before.encoder_args)
     carried |= {key: value for key, value in changed_rates(before.json()).items() if key != "lr.critic"}
     carried |= {"task": before.task, "neck": before.neck, "head": before.head}
     carried["average"] = Spec.average  # the network may grow

@@ -122,7 +122,8 @@ def _specs(request: Request, workspace: Workspace) -> list[Spec]:
     others = {key: value for key, value in request.settings.items() if not key.startswith(GROUPED)}
     values = {name: getattr(request, name) for name in ("encoder", "tune", "plan", "select", "metric", *STEPS)}
     base = make_spec(workspace.dataset, settings=others, device=workspace.device, **values)
-    note = catalog.default_note(workspace.dataset.raw.kind, others.get("encoder", request.encoder), base.task)
+    cpu = workspace.device.type == "cpu"
+    note = catalog.default_note(workspace.dataset.raw.kind, others.get("encoder", request.encoder), base.task, cpu=cpu)
     absent = absent_classes_note(workspace.dataset) if request.tested and base.task == "classify" else ""
     small = small_domains_note(workspace.dataset) if request.tested else ""
     rare = imbalance_note(workspace.dataset, base.metric) if request.tested and base.task == "classify" else ""

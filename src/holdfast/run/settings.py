@@ -19,7 +19,7 @@ from holdfast.core.settings import setting_defaults
 from holdfast.data.dataset import Dataset
 from holdfast.defaults import default_domains_per_step, default_plan
 from holdfast.nn.model import check_mode
-from holdfast.run.lengths import length_settings, with_length
+from holdfast.run.input_sizes import size_settings, with_sizes
 from holdfast.spec import RATE_PARTS, Spec
 
 AUTO = "auto"  # the plan for the number of domains
@@ -81,7 +81,8 @@ def make_spec(
         if not isinstance(value, str):
             raise BadInput(f"{key} must be a name, got {value!r}")
     task, task_entry = catalog.build("tasks", task_name, options={}), catalog.lookup("tasks", task_name)
-    encoder = catalog.resolve_encoder(dataset.raw.kind, encoder, task_name)
+    cpu = device is not None and device.type == "cpu"
+    encoder = catalog.resolve_encoder(dataset.raw.kind, encoder, task_name, cpu=cpu)
     entry = catalog.lookup("encoders", encoder)
     if tune == "auto":
         cuda = device is not None and device.type == "cuda"
@@ -110,14 +111,17 @@ def make_spec(
     if chosen.get("precision", "auto") == "auto":
         supported = device is not None and device.type == "cuda" and torch.cuda.is_bf16_supported()
         chosen["precision"] = "bf16" if supported and tune != "frozen" else "fp32"
-    chosen["encoder_args"] = with_length(chosen.get("encoder_args", {}), entry, dataset, task=task_name)
+    chosen["encoder_args"] = with_sizes(chosen.get("encoder_args", {}), entry, dataset, task=task_name, cpu=cpu)
     if "domains_per_step" not in chosen:
         chosen["domains_per_step"] = default_domains_per_step(len(dataset.domains), chosen.get("plan", Spec.plan))
     if learns(entry, tune) and "steps" not in chosen:
         batch, per_step = chosen.get("batch", Spec.batch), chosen["domains_per_step"]
         size = batch * parallel.world_size() if isinstance(batch, int) and batch > 0 else 1  # `Spec` checks it
         per_step = per_step if isinstance(per_step, int) else 0
-        chosen = {**default_length(len(dataset), len(dataset.domains), size, per_step), **chosen}
+        chosen = {
+            **default_length(len(dataset), len(dataset.domains), size, per_step, fewest=entry.fewest_steps),
+            **chosen,
+        }
     data = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
     spec = Spec(encoder=encoder, tune=tune, **data, **chosen)
     spec = with_slots(with_method(spec, spec.method), len(dataset))
@@ -151,7 +155,7 @@ def spec_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     slots = setting_defaults(catalog.lookup("necks", spec.get("neck", "none")).load()).get("slots", 0)
     if slots > FEWEST_SLOTS and "slots" not in spec.get("neck_args", {}):
         settings["neck.slots"] = slots  # of the record, which the size of other data does not limit
-    settings |= length_settings(spec["encoder"], spec.get("encoder_args", {}))
+    settings |= size_settings(spec["encoder"], spec.get("encoder_args", {}))
     omitted = {name: spec.get(name, getattr(Spec, name)) for name in ("decay", "average", "domains_per_step")}
     return settings | omitted | changed_rates(spec)
 

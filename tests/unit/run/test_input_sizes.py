@@ -1,4 +1,4 @@
-"""The number of tokens per text is chosen from the data, and specs that were made without it keep their meaning."""
+"""Sizes of inputs and networks are chosen from the data and the machine, and specs without them keep their meaning."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from transformers import BertConfig, BertModel
 
+from holdfast import catalog
+from holdfast.data.load import load_data
 from holdfast.data.readers.memory import as_dataset
+from holdfast.data.synthetic import world
 from holdfast.models.adapt import Terms, _request
 from holdfast.record import run_id
-from holdfast.run.lengths import counted_rows
+from holdfast.run.input_sizes import counted_rows
 from holdfast.run.settings import make_spec, spec_settings
 from tests.tiny import VOCABULARY, tiny_bert
 
@@ -69,3 +73,43 @@ def test_rows_marked_as_test_are_not_counted():
     marked = as_dataset(["good"] * 40, CLASSES, DOMAINS)
     split = np.asarray([2] * 15 + [0] * 5 + [2] * 20)
     assert counted_rows(replace(marked, split=split)).tolist() == [15, 16, 17, 18, 19]
+
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+def image_folders(folder, side: int):
+    """Write images of one side as domain/class/file, and read them."""
+    for domain in ("a", "b", "c"):
+        for kind in ("cat", "dog"):
+            (folder / domain / kind).mkdir(parents=True)
+            for i in range(2):
+                Image.new("RGB", (side, side // 2), (40 * i, 9, 90)).save(folder / domain / kind / f"{i}.png")
+    return load_data(folder)
+
+
+@pytest.mark.parametrize(("side", "expected"), [(28, 64), (70, 96), (300, 128)])
+def test_a_cpu_reads_images_with_fewer_pixels(tmp_path, side, expected):
+    data = image_folders(tmp_path / "images", side)
+    name = "efficientnet-lite0"
+    assert make_spec(data, encoder=name, device=CPU).encoder_args == {"size": expected}
+    assert make_spec(data, encoder=name, device=GPU).encoder_args == {}
+    assert make_spec(data, encoder=name, device=CPU, settings={"encoder.size": 32}).encoder_args == {"size": 32}
+
+
+def test_sizes_of_a_cpu_are_kept_when_a_spec_is_built_again():
+    data = world("graph", "size", size=20)
+    small, large = (make_spec(data, device=device) for device in (CPU, GPU))
+    assert small.encoder_args == {"hidden": 64}
+    assert large.encoder_args == {}
+    for spec in (small, large):
+        known = {"tune": spec.tune, "lr": spec.lr, "steps": spec.steps, "batch": spec.batch, "device": CPU}
+        assert make_spec(data, settings=spec_settings(spec.json()), **known).json() == spec.json()
+
+
+def test_the_default_encoder_of_images_without_pretrained_weights_is_small_on_a_cpu(tmp_path, monkeypatch):
+    data = image_folders(tmp_path / "images", 40)
+    monkeypatch.setattr(catalog, "PREFERRED_ENCODER", {})
+    small, large = (make_spec(data, device=device) for device in (CPU, GPU))
+    assert (small.encoder, small.encoder_args, small.steps) == ("cnn", {"size": 16}, 100)
+    assert (large.encoder, large.encoder_args, large.steps) == ("resnet18", {}, 300)
