@@ -47,8 +47,8 @@ class Boosting(SolvedAtOnce):
         iterations: int = setting(100, search=whole(50, 500), help="trees per class, at most")
         rate: float = setting(0.1, search=log(0.02, 0.3), help="shrinkage of every tree")
         leaves: int = setting(31, search=choice(7, 15, 31, 63), help="most leaves of a tree")
-        min_leaf: int = setting(20, search=choice(5, 10, 20, 50), help="fewest examples of a leaf")
-        l2: float = setting(0.0, search=choice(0.0, 1.0, 10.0), help="L2 penalty of the leaf values")
+        min_leaf: int = setting(20, search=choice(5, 10, 20, 50), help="fewest examples of a leaf, or a tenth of all")
+        l2: float = setting(1.0, search=choice(0.0, 1.0, 10.0), help="L2 penalty of the leaf values")
 
         def __post_init__(self) -> None:
             check_at_least(1, iterations=self.iterations, min_leaf=self.min_leaf)
@@ -59,8 +59,24 @@ class Boosting(SolvedAtOnce):
 
     def fit(self, designs: Sequence[Design]) -> ForestFit:
         design, classes = Design.join(designs), int(self.head.outputs)
-        self.columns_of_trees = columns_of_trees(np.asarray(design.x), self.settings.min_leaf)
+        self.columns_of_trees = columns_of_trees(np.asarray(design.x), self._min_leaf(len(design.y)))
+        if not self.columns_of_trees.width:
+            return self._constant(design, classes)
         return self._fit(Design(self.columns_of_trees.of(np.asarray(design.x)), design.y), classes)
+
+    def _min_leaf(self, examples: int) -> int:
+        """Return the fewest examples of a leaf: on few examples, a tenth of them."""
+        return max(1, min(self.settings.min_leaf, examples // 10))
+
+    def _constant(self, design: Design, classes: int) -> ForestFit:
+        """Return a forest without trees, for examples of which no column can be split."""
+        y, outputs = design.y, int(self.head.outputs)
+        if isinstance(self.task, Regress):
+            levels = quantile_levels(self.task)
+            offset = np.quantile(y, levels) if levels else np.full(outputs, y.mean())
+        else:
+            offset = label_offsets(y) if y.ndim == 2 else log_frequencies(y, classes)
+        return ForestFit(Forest.constant(offset), {"trees": 0.0})
 
     def _fit(self, design: Design, classes: int) -> ForestFit:
         if isinstance(self.task, Regress):
@@ -79,7 +95,7 @@ class Boosting(SolvedAtOnce):
         """Return trees in the order of the iterations, and the baseline per sum; without classes, y are numbers."""
         grow = _lightgbm if self.settings.engine == "lightgbm" else _sklearn
         with threadpool_limits(torch.get_num_threads()):
-            return grow(x, y, classes, self.settings)
+            return grow(x, y, classes, replace(self.settings, min_leaf=self._min_leaf(len(y))))
 
     def _fit_labels(self, x: np.ndarray, y: np.ndarray) -> ForestFit:
         """Fit one binary forest per label; a label that all or no examples have gets the logit of its frequency."""
@@ -120,6 +136,11 @@ class TreeColumns:
     def of(self, x: np.ndarray) -> np.ndarray:
         """Return the columns of the features (n, d)."""
         return np.concatenate([x[:, self.single], np.nan_to_num(x) @ self.codes], axis=1, dtype=np.float64)
+
+    @property
+    def width(self) -> int:
+        """The number of columns."""
+        return len(self.single) + self.codes.shape[1]
 
     def restored(self, forest: Forest) -> Forest:
         """Return trees of the features and their codes."""
@@ -185,8 +206,13 @@ def join_trees(
 
 
 def _sklearn(x: np.ndarray, y: np.ndarray, classes: int, options: Boosting.Settings) -> tuple[list[Tree], np.ndarray]:
-    """Fit scikit-learn's trees; with more than 10,000 examples they end when a tenth of them does not gain any more."""
+    """Fit scikit-learn's trees; with more than 10,000 examples they end when a tenth of them does not gain any more.
+
+    This tenth has all classes, so that no class may have a single example.
+    """
     from sklearn import ensemble  # its import takes a second
+
+    early = "auto" if not classes or np.bincount(y).min() > 1 else False
 
     family: Any = ensemble.HistGradientBoostingClassifier if classes else ensemble.HistGradientBoostingRegressor
 
@@ -204,7 +230,7 @@ def _sklearn(x: np.ndarray, y: np.ndarray, classes: int, options: Boosting.Setti
 
     model: Any = Interruptible(
         max_iter=options.iterations, learning_rate=options.rate, max_leaf_nodes=options.leaves,
-        min_samples_leaf=options.min_leaf, l2_regularization=options.l2, early_stopping="auto", random_state=0,
+        min_samples_leaf=options.min_leaf, l2_regularization=options.l2, early_stopping=early, random_state=0,
     )  # fmt: skip
     with quiet_fit():
         model.fit(x, y)

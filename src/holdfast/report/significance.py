@@ -4,8 +4,9 @@ One rule decides. The reference is the better one of plain training and the best
 Another row replaces it if it is significantly better: a one-sided paired t test over pairs of seed and target, Holm's
 correction over all methods at one half of `LEVEL`, and over all combinations at the other half. Of several such rows
 the one with the highest expected gain wins, which is the measured gain shrunk by its uncertainty (`report.expected`).
-With rows of different numbers of training rows, the rule is applied to each number; the choice on a smaller sample
-counts only if its average there is also better than that of the choice on more rows.
+With rows of different numbers of training rows, the rule is applied to each number. Samples have test rows of their
+own, so that the choice on a smaller one counts only if it is further above the constant there than the choice on more
+rows is above the constant on these.
 
 Tests in tables are over pairs of seed and target, or per example if there are too few seeds.
 """
@@ -246,21 +247,34 @@ def decide(records: Iterable[RunRecord], metric: str) -> Decision | None:
     sizes: dict[float, list[RunRecord]] = {}
     for group in groups.values():
         sizes.setdefault(group[0].spec.get("rows") or math.inf, []).extend(group)
-    best: tuple[float, Decision] | None = None
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    best: tuple[float, Decision] | None = None  # with its gain over the constant on the same rows
     on_more_rows: set[str] = set()
-    for _, members in sorted(sizes.items(), key=lambda pair: -pair[0]):
+    constants = {size: _constant(members, metric) for size, members in sizes.items()}
+    if any(map(math.isnan, constants.values())):
+        constants = dict.fromkeys(constants, 0.0)
+    for size, members in sorted(sizes.items(), key=lambda pair: -pair[0]):
         chosen = _choose(members, metric)
         if chosen is not None:
             score, record, why, expected = chosen
+            score -= constants[size]
             label = labels[configuration(record)]
             if best is None:
                 best = score, Decision(label, record.spec, why, expected)
             elif score > best[0] and without_rows(record) not in on_more_rows:
-                scores = f"{format_number(abs(score), metric)} against {format_number(abs(best[0]), metric)}"
-                why = f"it scores better than {best[1].label} on more rows, {scores}, and on its own rows {why}"
+                shown = [format_difference(sign * value, metric) for value in (score, best[0])]
+                over = f"{shown[0]} from the constant on its rows, against {shown[1]} of {best[1].label} on more rows"
+                why = f"it differs by {over}; among equally many rows {why}"
                 best = score, Decision(label, record.spec, why, expected)
         on_more_rows |= set(map(without_rows, members))
     return None if best is None else best[1]
+
+
+def _constant(records: Iterable[RunRecord], metric: str) -> float:
+    """Return the score of the constant on these rows, higher is better; NaN if it was not run."""
+    runs = [record for record in records if record.spec["method"] in CONSTANT]
+    average = next((row.average for row in rows(runs, metric) if row.average is not None), None)
+    return math.nan if average is None else (-average.mean if metric in LOWER_IS_BETTER else average.mean)
 
 
 def _choose(records: Sequence[RunRecord], metric: str) -> tuple[float, RunRecord, str, float] | None:

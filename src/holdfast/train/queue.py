@@ -122,7 +122,9 @@ class _Order:
         yield from _firsts(baseline, first, "plain training at its default rate")
         yield from _firsts(simple, first, "a simple baseline")
         for candidate in (*simple, *baseline):
-            yield from (_first(candidate, rows, "more rows") for rows in self.path(candidate))
+            for rows in self.path(candidate):
+                yield from _firsts(constant, rows, "the constant on the same rows")
+                yield _first(candidate, rows, "more rows")
         if any(_first(each, list(self.path(each))[-1]) not in self.finished for each in baseline):
             return  # nothing competes with plain training, and the rows of the methods are not known yet
         reached = self.reached()

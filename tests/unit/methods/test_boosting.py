@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from holdfast.core.stopping import Deadline, TimeUp, until
+from holdfast.data.readers.memory import as_dataset, as_numeric_dataset
 from holdfast.data.synthetic import world
 from holdfast.methods.boosting import columns_of_trees
 from holdfast.nn.trees import Forest
@@ -47,3 +48,35 @@ def test_a_deadline_in_the_past_ends_a_fit(engine):
     before = torch.get_num_threads()
     method.solve(batches)
     assert torch.get_num_threads() == before
+
+
+def scores_on(data, settings, target):
+    """Return the scores of boosting on a domain that it has not seen."""
+    workspace = Workspace(data)
+    spec = make_spec(data, method="boosting", settings={"encoder": "features", **settings})
+    record, _ = train(spec, next(e for e in workspace.episodes(spec) if e.name == f"to-{target}"), workspace)
+    return record.stages[-1]["test"][target]
+
+
+@pytest.mark.parametrize("task", ["classify", "regress"])
+@pytest.mark.parametrize("rows", [2, 12, 30])
+def test_few_rows_need_no_split(task, rows):
+    x = np.random.default_rng(0).normal(size=(3 * rows, 2))
+    y = x[:, 0] if task == "regress" else np.where(x[:, 0] > 0, "yes", "no")
+    y[:2] = [0.5, 1.0] if task == "regress" else ["yes", "no"]
+    read = as_numeric_dataset if task == "regress" else as_dataset
+    data = read(x, y, np.repeat(["a", "b", "c"], rows))
+    scores = scores_on(data, {"task": task}, "c")
+    assert all(np.isfinite(scores[name]) for name in (["rmse"] if task == "regress" else ["accuracy", "nll"]))
+    if rows == 30 and task == "classify":
+        assert scores["accuracy"] > 0.8
+
+
+def test_many_rare_classes_do_not_diverge():
+    rng = np.random.default_rng(0)
+    y = rng.choice(30, size=11_000, p=np.r_[[0.5, 0.3], np.full(28, 0.2 / 28)])
+    y[:1] = 30  # one example of a class
+    x = np.c_[y % 7 + 0.3 * rng.normal(size=len(y)), y % 5 + 0.3 * rng.normal(size=len(y))]
+    domain = np.where(np.arange(len(y)) < 10_600, "a", "b")
+    data = as_dataset(x, y.astype(str), np.where(np.arange(len(y)) < 10_300, domain, "b"))
+    assert scores_on(data, {"method.iterations": 30}, "b")["accuracy"] > 0.85

@@ -212,6 +212,18 @@ def test_the_choice_on_a_sample_counts_only_if_it_is_better_than_that_on_all_row
     assert decision.spec.get("rows") == (100 if chosen == "mil" else None)
 
 
+@pytest.mark.parametrize(("difference", "chosen"), [(-0.05, "erm"), (0.15, "mil")])
+def test_rows_of_an_easier_sample_do_not_win_by_the_sample(difference, chosen):
+    constant = [record("majority", 0, dict.fromkeys(ERM[0].stages[0]["test"], 0.3))]
+    sample = sampled([*shifted(MIL, 0.1 + difference), *shifted(constant, 0.2)], 100)
+    decision = decide([*ERM, *constant, *sample], "accuracy")
+    assert decision is not None
+    assert decision.spec["method"] == chosen
+    alone = decide([*ERM, *constant, *sampled(shifted(constant, 0.4), 100)], "accuracy")
+    assert alone is not None
+    assert alone.spec["method"] == "erm"
+
+
 def test_a_configuration_that_was_also_trained_on_more_rows_is_not_chosen_on_a_sample():
     sample = sampled([*shifted(ERM, -0.02), *shifted(MIL, 0.2)], 100)
     lucky = [*ERM, *shifted(MIL, -0.2), *sample]

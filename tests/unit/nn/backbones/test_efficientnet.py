@@ -85,7 +85,7 @@ def test_default_for_images_where_its_package_is_installed(weights, monkeypatch)
     present = Workspace(data)
     (spec, *_) = [job.spec for job in resolve(Request(steps=2), present)]
     assert (spec.encoder, spec.tune, present.notes) == (NAME, "frozen", [])
-    assert not resolve(Request(steps=2, encoder="cnn"), present)[0].spec.encoder_args
+    assert resolve(Request(steps=2, encoder="cnn"), present)[0].spec.encoder_args == {"size": 16}
     assert present.notes == []
 
 
