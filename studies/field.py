@@ -32,6 +32,7 @@ from holdfast.core.stopping import parse_duration
 from holdfast.defaults import LIMIT
 from holdfast.record import RunRecord, load
 from holdfast.report.labels import BY_ROWS, grouped, is_plain, is_simple, settings_key
+from holdfast.run.train import outputs_path
 from studies.field_commands import Finished, busy, followed, run
 from studies.field_sets import BUNDLED, SETS, SMALL, Sources, prepare
 from studies.field_sklearn import evaluate
@@ -145,11 +146,17 @@ def first_complete(records: Sequence[RunRecord], folder: Path, started: float) -
     for record in filter(is_plain, records):
         groups.setdefault((record.spec.get("seed"), _rows(record)), []).append(record)
     ends = [
-        max((folder / f"{record.id}.json").stat().st_mtime for record in group)
+        max(_ended(record, folder) for record in group)
         for (_, rows), group in groups.items()
         if {name for record in group for name in record.stages[-1]["test"]} == domains[rows]
     ]
     return round(min(ends) - started, 2) if ends else None
+
+
+def _ended(record: RunRecord, folder: Path) -> float:
+    """Return when a run ended; the record of a choice is written once more at the end of the command."""
+    files = [folder / f"{record.id}.json", outputs_path(folder.parent, record.id)]
+    return min(path.stat().st_mtime for path in files if path.is_file())
 
 
 def methods_of(records: Sequence[RunRecord]) -> dict[str, dict[str, int]]:
