@@ -150,7 +150,10 @@ class Calibrated:
             return quantiles(self.scores, self.weights, self.unit * self.ratio(features), self.coverage)
         if self.method == "split":
             return quantiles(self.scores, self.weights, np.full(count, self.unit), self.coverage)
-        own = {self.names[i]: _threshold(self.scores[self.domain == i], self.coverage) for i in np.unique(self.domain)}
+        order = np.argsort(self.domain, kind="stable")
+        known_codes, starts = np.unique(self.domain[order], return_index=True)
+        parts = zip(known_codes, np.split(self.scores[order], starts[1:]), strict=True)
+        own = {self.names[code]: _threshold(scores, self.coverage) for code, scores in parts}
         largest = max((value for value in own.values() if math.isfinite(value)), default=math.inf)
         known = {name: value for name, value in own.items() if math.isfinite(value)}
         return np.asarray([known.get(name, largest) for name in (domains or [""] * count)])
@@ -177,7 +180,9 @@ def quantiles(values: np.ndarray, weights: np.ndarray, new: np.ndarray, coverage
 
 
 def _threshold(values: np.ndarray, coverage: float) -> float:
-    return float(quantiles(values, np.ones(len(values)), np.ones(1), coverage)[0])
+    """Return the `quantiles` of values with equal weights, for one new example."""
+    rank = math.ceil(coverage * (len(values) + 1) * (1 - 1e-12))
+    return math.inf if rank > len(values) else float(np.partition(values, rank - 1)[rank - 1])
 
 
 @dataclass(frozen=True, eq=False)

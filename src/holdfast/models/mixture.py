@@ -14,6 +14,7 @@ PRIOR = 0.1  # pseudo-count of a uniform distribution over the members, per 100 
 SMALLEST = 0.02  # smaller weights are set to zero
 PRIORS = (0.1, 1.0, 10.0, 100.0, 1000.0)  # to choose from; the last one is almost a uniform average
 ROWS = 2000  # validation rows per domain that choose a prior
+FOLDS = 10  # of the domains that are left out to choose a prior, at most
 EPSILON = 1e-12
 SUM = 1e4  # weight of the condition that the weights of numbers sum to 1
 
@@ -39,11 +40,15 @@ def mixture_weights(members: Sequence[Outputs], y: Outputs, *, prior: float = PR
     (n, c); every domain has the same influence. Expectation maximisation finds the optimum; a weak uniform prior
     decides between members that agree.
     """
-    observed = []
-    for domain, labels in y.items():
-        own = np.stack([_of_truth(member[domain], labels) for member in members], axis=1)  # (n, m)
-        observed.append((own + EPSILON, np.full(len(own), 1.0 / max(1, len(own)))))
-    likelihood, share = np.concatenate([p for p, _ in observed]), np.concatenate([s for _, s in observed])
+    return _likeliest(
+        [_of_truth([member[domain] for member in members], labels) for domain, labels in y.items()], prior
+    )
+
+
+def _likeliest(rows: Sequence[np.ndarray], prior: float) -> np.ndarray:
+    """Return the weights (m,) for the probabilities (n, m) of the truth in every domain."""
+    likelihood = np.concatenate(rows) + EPSILON
+    share = np.concatenate([np.full(len(own), 1.0 / max(1, len(own))) for own in rows])
     share = share / share.sum()
     count = likelihood.shape[1]
     weights = np.full(count, 1.0 / count)
@@ -53,12 +58,12 @@ def mixture_weights(members: Sequence[Outputs], y: Outputs, *, prior: float = PR
     return _without_small(weights)
 
 
-def _of_truth(probability: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the probability (n,) of each known class, or (n * c,) of the presence or absence of each label."""
+def _of_truth(members: Sequence[np.ndarray], y: np.ndarray) -> np.ndarray:
+    """Return the probabilities (n, m) of each known class, or (n * c, m) of the presence or absence of each label."""
     if y.ndim == 2:
-        return np.where(y > 0.5, probability, 1 - probability).ravel()
+        return np.stack([np.where(y > 0.5, each, 1 - each).ravel() for each in members], axis=1)
     known = y >= 0
-    return probability[known, y[known]]
+    return np.stack([each[known, y[known]] for each in members], axis=1)
 
 
 def number_weights(members: Sequence[Outputs], y: Outputs, *, prior: float = PRIOR) -> np.ndarray:
@@ -66,18 +71,24 @@ def number_weights(members: Sequence[Outputs], y: Outputs, *, prior: float = PRI
 
     Every domain has the same influence, and a weak uniform prior decides between members that agree.
     """
+    return _closest([_errors([member[domain] for member in members], truth) for domain, truth in y.items()], prior)
+
+
+def _closest(rows: Sequence[np.ndarray], prior: float) -> np.ndarray:
+    """Return the weights (m,) for the errors (n, m) in every domain."""
     from scipy.optimize import nnls
 
-    rows = []
-    for domain, truth in y.items():
-        errors = np.stack([member[domain][:, 0] - truth for member in members], axis=1)  # (n, m)
-        rows.append(errors / np.sqrt(max(1, len(errors))))
-    errors = np.concatenate(rows)
+    errors = np.concatenate([own / np.sqrt(max(1, len(own))) for own in rows])
     count, unit = errors.shape[1], np.sqrt((errors**2).sum() / errors.shape[1]) + EPSILON
-    strength = np.sqrt(prior / 100)
-    design = np.concatenate([errors / unit, strength * np.eye(count), np.full((1, count), SUM)])
-    goal = np.concatenate([np.zeros(len(errors)), np.full(count, strength / count), [SUM]])
+    strength, triangle = np.sqrt(prior / 100), np.linalg.qr(errors / unit, mode="r")
+    design = np.concatenate([triangle, strength * np.eye(count), np.full((1, count), SUM)])
+    goal = np.concatenate([np.zeros(len(triangle)), np.full(count, strength / count), [SUM]])
     return _without_small(nnls(design, goal)[0])
+
+
+def _errors(members: Sequence[np.ndarray], truth: np.ndarray) -> np.ndarray:
+    """Return the errors (n, m) of the first column."""
+    return np.stack([each[:, 0] - truth for each in members], axis=1)
 
 
 def _without_small(weights: np.ndarray) -> np.ndarray:
@@ -88,45 +99,48 @@ def _without_small(weights: np.ndarray) -> np.ndarray:
 def shrunk_weights(members: Sequence[Outputs], y: Outputs, *, numbers: bool) -> np.ndarray:
     """Return weights with the strongest uniform prior that loses nothing clear on left-out source domains.
 
-    For every prior in `PRIORS`, the weights of the other domains are scored on the validation rows of each domain. Of
-    the priors within one standard error of the best loss, the strongest is taken (Breiman et al., 1984). Weights that
-    few rows determine, or that differ between domains, are almost uniform.
+    For every prior in `PRIORS`, the rows of each domain are scored with the weights of the other domains; of many
+    domains, some are left out together. Of the priors within one standard error of the best loss, the strongest is
+    taken (Breiman et al., 1984). Weights that few rows determine, or that differ between domains, are almost uniform.
     """
-    fit = number_weights if numbers else mixture_weights
-    groups = _groups(members, y)
-    losses = {prior: [_left_out(fit, groups, held_out, prior) for held_out in range(len(groups))] for prior in PRIORS}
-    means = {prior: float(np.mean([each.mean() for each in rows])) for prior, rows in losses.items()}
+    rows, fit = _groups(members, y, _errors if numbers else _of_truth), _closest if numbers else _likeliest
+    losses = {prior: _left_out(rows, fit, prior) for prior in PRIORS}
+    means = {prior: float(np.mean([each.mean() for each in own])) for prior, own in losses.items()}
     best = min(means, key=lambda prior: means[prior])
-    variances = [rows.var() / max(1, len(rows) - 1) for rows in losses[best]]
+    variances = [own.var() / max(1, len(own) - 1) for own in losses[best]]
     limit = means[best] + np.sqrt(sum(variances)) / len(variances)
-    return fit(members, y, prior=max(prior for prior in PRIORS if means[prior] <= limit))
+    return (number_weights if numbers else mixture_weights)(
+        members, y, prior=max(prior for prior in PRIORS if means[prior] <= limit)
+    )
 
 
-Group = tuple[list[np.ndarray], np.ndarray]  # predictions of every member, and targets
-
-
-def _groups(members: Sequence[Outputs], y: Outputs) -> list[Group]:
-    """Return one group per domain with some of its labelled rows, or three groups of a single domain."""
+def _groups(
+    members: Sequence[Outputs], y: Outputs, values: Callable[[Sequence[np.ndarray], np.ndarray], np.ndarray]
+) -> list[np.ndarray]:
+    """Return values (n, m) of some labelled rows per domain, or of three groups of a single domain."""
     groups = []
     for domain, truth in y.items():
         known = np.flatnonzero(truth >= 0) if truth.dtype.kind == "i" else np.arange(len(truth))
         rows = known[np.unique(np.linspace(0, len(known) - 1, min(len(known), ROWS)).astype(int))]
         for fold in [rows] if len(y) > 1 else [rows[i::3] for i in range(3)]:
             if len(fold):
-                groups.append(([member[domain][fold] for member in members], truth[fold]))
+                groups.append(values([member[domain][fold] for member in members], truth[fold]))
     return groups
 
 
-def _left_out(fit: Callable[..., np.ndarray], groups: Sequence[Group], held_out: int, prior: float) -> np.ndarray:
-    """Return the loss of each row of a group, with the weights of the other groups."""
-    own, truth = groups[held_out]
-    others = {str(i): group for i, group in enumerate(groups) if i != held_out or len(groups) == 1}
-    each = [{name: values[number] for name, (values, _) in others.items()} for number in range(len(own))]
-    weights = fit(each, {name: y for name, (_, y) in others.items()}, prior=prior)
-    mixed = np.asarray(sum(weight * values for weight, values in zip(weights, own, strict=True)))
-    if fit is number_weights:
-        return (mixed[:, 0] - truth) ** 2
-    return -np.log(_of_truth(mixed, truth) + EPSILON)
+def _left_out(
+    rows: Sequence[np.ndarray], fit: Callable[[Sequence[np.ndarray], float], np.ndarray], prior: float
+) -> list[np.ndarray]:
+    """Return the losses of the rows of every group, with weights of groups of other folds."""
+    losses = []
+    folds = min(len(rows), FOLDS)
+    for fold in range(folds):
+        others = [own for i, own in enumerate(rows) if i % folds != fold or folds == 1]
+        weights = fit(others, prior)
+        for own in rows[fold::folds]:
+            mixed = own @ weights
+            losses.append(mixed**2 if fit is _closest else -np.log(mixed + EPSILON))
+    return losses
 
 
 def mix(members: Sequence[Outputs], weights: np.ndarray) -> dict[str, np.ndarray]:
