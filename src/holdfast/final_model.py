@@ -63,7 +63,7 @@ def refit(
     if reason is not None or done.decision is None:
         raise BadInput(reason or "no method was chosen")
     spec, chosen = done.decision.spec, grouped(done.records)[done.decision.label]
-    workspace = Workspace(done.dataset, out=done.report.parent).sampled(spec.get("rows") or 0)
+    workspace = _workspace(done, spec, device=device, cache=cache)
     dataset = drop_test_domains(workspace.dataset)
     members = [(spec, 1.0)]
     if spec["method"] in COMBINED:
@@ -75,7 +75,8 @@ def refit(
     known = {record.id: record for record in done.records}
     runs = [known[member["id"]] for record in chosen for member in record.stages[-1].get("members", [])] or chosen
     needed = model_seconds(runs, members=len(members), workers=done.workers)
-    options = {"device": device, "cache": cache, "watch": watch}
+    own = workspace if dataset is workspace.dataset else None
+    options = {"device": device, "cache": cache, "watch": watch, "workspace": own}
     deadline = done.deadline.earlier(SAVE_SECONDS)
     if parallel.world_size() > 1 or needed < deadline.left():
         if watch is not None:
@@ -86,8 +87,14 @@ def refit(
             return folder
         except TimeUp:
             shutil.rmtree(_drafts(folder), ignore_errors=True)
-    _save_finished(done, runs, folder, options)
+    _save_finished(done, runs, folder, workspace, watch or ProgressListener())
     return folder
+
+
+def _workspace(done: Comparison, spec: Mapping[str, Any], *, device: str, cache: bool) -> Workspace:
+    """Return the workspace of the rows that a configuration was trained on, with the features of the comparison."""
+    whole = Workspace(done.dataset, choose_device(device), cache_folder() if cache else None, out=done.report.parent)
+    return whole.sampled(spec.get("rows") or 0)
 
 
 def _drafts(folder: Path) -> Path:
@@ -126,19 +133,16 @@ def _train_members(
         shutil.rmtree(drafts)
 
 
-def _save_finished(done: Comparison, runs: Sequence[RunRecord], folder: Path, options: Mapping[str, Any]) -> None:
+def _save_finished(
+    done: Comparison, runs: Sequence[RunRecord], folder: Path, workspace: Workspace, watch: ProgressListener
+) -> None:
     """Save the models of finished runs as an ensemble; each of them has not seen some of the domains."""
     from holdfast.models.finished import ensemble_of_runs
 
-    watch = options["watch"] or ProgressListener()
     watch.note(
         "no time is left to train the model on all domains: the models of the finished runs, which left out one "
         "domain each, are saved as an ensemble; the same command with a larger --budget trains it"
     )
-    device = choose_device(options["device"])
-    workspace = Workspace(
-        done.dataset, device, cache_folder() if options["cache"] else None, out=done.report.parent
-    ).sampled(runs[0].spec.get("rows") or 0)
     others = [group for group in grouped(done.records).values() if group[0].spec["method"] in (BASELINE, *SIMPLE)]
     same_rows = [group for group in others if group[0].spec.get("rows") == runs[0].spec.get("rows")]
     for group in (runs, *reversed(same_rows)):  # networks that are too large are not stored
@@ -211,13 +215,13 @@ def _left_out_runs(done: Comparison, decision: Decision) -> CollectedRuns | None
 
 def _train_member(
     spec: Mapping[str, Any], dataset: Dataset, folder: Path, *, device: str, cache: bool,
-    watch: ProgressListener | None, runs: CollectedRuns | None,
+    watch: ProgressListener | None, runs: CollectedRuns | None, workspace: Workspace | None,
 ) -> None:  # fmt: skip
     """Train one configuration on all domains and save it with the outputs of the runs that left out a domain."""
     from holdfast.estimator import DomainClassifier  # imports scikit-learn, which takes a second
 
     classifier = DomainClassifier.from_spec(spec, without=MODEL_SETTINGS, device=device, cache=cache)
-    classifier.fit_dataset(dataset, folder=folder, watch=watch, agrees=EXPERIMENT, runs=runs)
+    classifier.fit_dataset(dataset, folder=folder, watch=watch, agrees=EXPERIMENT, runs=runs, workspace=workspace)
 
 
 def _is_model_of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -218,10 +217,9 @@ def _method(
 
 
 def placed(model: Model, device: torch.device) -> Model:
-    """Move a model to a device, with images in the layout in which GPUs and x86 CPUs compute convolutions faster."""
+    """Move a model to a device, with images in the layout in which a GPU computes convolutions faster."""
     model = model.to(device)
-    faster = device.type == "cuda" or platform.machine() == "x86_64"
-    if faster and isinstance(model.backbone, ImageBackbone):
+    if device.type == "cuda" and isinstance(model.backbone, ImageBackbone):
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     return model
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,11 +32,11 @@ from holdfast.data.load import load_data
 from holdfast.data.raw import Subset
 from holdfast.data.readers.columns import listed
 from holdfast.data.readers.memory import Source
-from holdfast.data.sampling import nested_order
+from holdfast.data.sampling import nested_order, sample_sizes
 from holdfast.data.splits import rows_by_domain
 from holdfast.data.targets import levels_note, measurements, separator_in, without_codes
 from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled, unlabelled_parts, with_empty_labels
-from holdfast.defaults import FEW_DOMAINS
+from holdfast.defaults import ENCODED_ROWS, FEW_DOMAINS
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation
 from holdfast.protocols.plan import Episode, score_known_classes
 from holdfast.protocols.small import pool_tests, small_domain_note
@@ -97,13 +98,14 @@ class Workspace:
         """Return groups of rows whose features share a file: domains, each in parts that samples have in common."""
         groups = [self.dataset.rows_of(name) for name in self.dataset.domains]
         whole = self.complete or self
-        if len(whole.sizes) < 2:
+        sizes = whole.sizes if len(whole.sizes) > 1 else sample_sizes(len(whole.dataset), ENCODED_ROWS)
+        if len(sizes) < 2:
             return groups
         place = np.empty(len(whole.dataset), dtype=np.int64)
         place[whole._nested_order()] = np.arange(len(place))
         own = np.arange(len(place)) if whole is self else np.sort(whole._nested_order()[: len(self.dataset)])
-        part = np.searchsorted(whole.sizes, place[own], side="right")  # (n,) the smallest sample with the row
-        pieces = [rows[part[rows] == i] for i in range(len(whole.sizes) + 1) for rows in groups]
+        part = np.searchsorted(sizes, place[own], side="right")  # (n,) the smallest sample with the row
+        pieces = [rows[part[rows] == i] for i in range(len(sizes) + 1) for rows in groups]
         return [rows for rows in pieces if len(rows)]
 
     def episodes(self, spec: Spec) -> list[Episode]:
@@ -218,6 +220,8 @@ class Workspace:
 
         def compute(rows: np.ndarray) -> Tensor:
             encoder.to(self.device).eval()
+            if encoder.takes == "image" and platform.machine() == "x86_64":  # on which these convolutions are faster
+                encoder.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
             return self.examples(self.store(encoder)).map(encoder, rows, tick=count, shared=True)
 
         features = cached_features(self.dataset.raw, groups, compute, key=key, folder=self.cache)
