@@ -13,7 +13,7 @@ from typing import Any
 from holdfast import catalog
 from holdfast.catalog.training import learns
 from holdfast.core import parallel
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, NothingFinished
 from holdfast.core.files import cache_folder
 from holdfast.core.forking import import_aside
 from holdfast.core.stopping import Deadline, format_seconds, parse_duration
@@ -186,10 +186,6 @@ def compare(
         records, metric, report, dataset, decision, notes, schedule, workspace.identical, choices,
         tuple(board.failures), deadline, workers,
     )  # fmt: skip
-
-
-class NothingFinished(Exception):
-    """No run of a comparison was completed, so that there is nothing to compare."""
 
 
 def failure_notes(failures: Sequence[Failure]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.console import print_json, progress, say, show
+from holdfast.cli.console import print_json, progress, say, show, started
 
 REFUSED = 3  # exit code if the model would forget too much
 
@@ -55,6 +55,10 @@ def adapt(
     column: options.Column = None,
     skip_bad: options.SkipBad = False,
     set_: options.Set = None,
+    budget: Annotated[
+        str | None,
+        options.option("Time limit such as 90s or 10m; the same command continues. Without it there is none."),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Train on one more domain, score all earlier domains before and after, and save the new version if it holds up.
@@ -93,7 +97,7 @@ def adapt(
             result = adapt_unlabelled(model, unlabelled, terms, **sources)
         else:
             assert data is not None
-            result = run(model, data, terms, domain=domain, watch=listener, **sources)
+            result = run(model, data, terms, domain=domain, watch=listener, budget=budget, started=started(), **sources)
     if json:
         fields = ("domain", "metric", "before", "after", "forgetting", "examples", "refused", "version")
         document = {name: getattr(result, name) for name in fields}

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.console import print_json, progress, say, show_records
+from holdfast.cli.console import print_json, progress, say, show_records, started
 from holdfast.core.forking import start_early
 
 
@@ -19,7 +19,7 @@ def sweep(
     sampler: Annotated[str, typer.Option(help="random, or optuna (needs the package optuna).")] = "random",
     encoder: options.Encoder = "auto",
     tune: options.Tune = "auto",
-    plan: options.Plan = "leave-one-out",
+    plan: options.Plan = "auto",
     select: options.Select = "train-validation",
     metric: options.Metric = None,
     steps: options.Steps = None,
@@ -38,11 +38,14 @@ def sweep(
     address: options.Address = None,
     cpus: options.Cpus = None,
     gpus: options.Gpus = None,
+    budget: options.BudgetOption = None,
     json: options.Json = False,
 ) -> None:
     """Search the hyperparameters of each method, choose by validation scores, and test the chosen configurations.
 
-    The search covers a method's own settings, learning rate, weight decay and batch size; settings you pass are fixed.
+    Trials are worked off one number after another until the time is up, by default 5 minutes; trial 0 of every method
+    comes first, and the trials that have all runs are compared. The search covers a method's own settings, learning
+    rate, weight decay and batch size; settings you pass are fixed.
     The best configuration per method over all targets is written for `holdfast fit --config`.
 
     Examples:
@@ -55,6 +58,8 @@ def sweep(
 
     - `holdfast report runs/sweep --out trials.html` shows all trials
 
+    - `holdfast sweep reviews.csv --trials 50 --budget 2h`
+
     - `holdfast sweep reviews.csv --trials 100 --engine ray --address head:6379 --cpus 2`
 
     Repeat the command to resume; with more trials it adds to the finished ones.
@@ -64,7 +69,14 @@ def sweep(
 
     keywords = options.run_keywords(locals())
     with progress(json) as listener:
-        result = run(data, settings=options.parsed_settings(set_, task), watch=listener, **keywords)
+        result = run(
+            data,
+            settings=options.parsed_settings(set_, task),
+            watch=listener,
+            budget=budget,
+            started=started(),
+            **keywords,
+        )
     best = {name: str(path) for name, path in result.best.items()}
     if json:
         print_json(options.comparison_json(result) | {"chosen": result.choices(), "best": best})

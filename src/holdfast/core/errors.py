@@ -15,6 +15,10 @@ _BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u20
 SHORT_LIST = 4  # known names that an error lists in full
 
 
+class NothingFinished(Exception):
+    """No run was completed, so that there is nothing to compare."""
+
+
 class BadInput(ValueError):
     """Wrong user input, described in one sentence; the command line prints it and exits with code 2."""
 

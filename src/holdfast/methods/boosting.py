@@ -22,6 +22,7 @@ from holdfast.methods.ridge import label_offsets, quantile_levels
 from holdfast.nn.trees import Forest, Trees
 from holdfast.tasks.regress import Regress
 
+FEWEST_L2 = 1.0  # of three or more classes: without a penalty, leaves of rare classes grow without limit
 Tree = dict[str, np.ndarray]  # arrays `feature`, `threshold`, `missing`, `branches`, `value` of one tree
 
 
@@ -48,7 +49,9 @@ class Boosting(SolvedAtOnce):
         rate: float = setting(0.1, search=log(0.02, 0.3), help="shrinkage of every tree")
         leaves: int = setting(31, search=choice(7, 15, 31, 63), help="most leaves of a tree")
         min_leaf: int = setting(20, search=choice(5, 10, 20, 50), help="fewest examples of a leaf, or a tenth of all")
-        l2: float = setting(1.0, search=choice(0.0, 1.0, 10.0), help="L2 penalty of the leaf values")
+        l2: float = setting(
+            0.0, search=choice(0.0, 1.0, 10.0), help="L2 penalty of leaf values; of 3 or more classes at least 1"
+        )
 
         def __post_init__(self) -> None:
             check_at_least(1, iterations=self.iterations, min_leaf=self.min_leaf)
@@ -95,7 +98,9 @@ class Boosting(SolvedAtOnce):
         """Return trees in the order of the iterations, and the baseline per sum; without classes, y are numbers."""
         grow = _lightgbm if self.settings.engine == "lightgbm" else _sklearn
         with threadpool_limits(torch.get_num_threads()):
-            return grow(x, y, classes, replace(self.settings, min_leaf=self._min_leaf(len(y))))
+            least = FEWEST_L2 if classes > 2 else 0.0
+            options = replace(self.settings, min_leaf=self._min_leaf(len(y)), l2=max(self.settings.l2, least))
+            return grow(x, y, classes, options)
 
     def _fit_labels(self, x: np.ndarray, y: np.ndarray) -> ForestFit:
         """Fit one binary forest per label; a label that all or no examples have gets the logit of its frequency."""

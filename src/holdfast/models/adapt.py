@@ -14,6 +14,7 @@ from holdfast.catalog.rates import changed_rates
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import locked
+from holdfast.core.stopping import Deadline, TimeUp, format_seconds, parse_duration, until
 from holdfast.data.align import one_domain, with_classes, with_labels, without_held_out
 from holdfast.data.dataset import Dataset, join
 from holdfast.data.load import load_data
@@ -95,12 +96,14 @@ class Adaptation:
 def adapt(
     model: str | Path, data: Source, terms: Terms | None = None, *, domain: str | None = None,
     earlier: Sequence[Source] = (), columns: Mapping[str, str] | None = None, watch: ProgressListener | None = None,
-    skip_bad: bool = False,
+    skip_bad: bool = False, budget: str | None = None, started: float | None = None,
 ) -> Adaptation:  # fmt: skip
     """Adapt a model folder; an accepted model becomes the next version of the folder.
 
-    With `skip_bad`, rows of tables with bad cells are left out.
+    With `skip_bad`, rows of tables with bad cells are left out. After a `budget` such as `90s`, counted from `started`,
+    the training stops with an error and a checkpoint, from which the same call continues.
     """
+    deadline = Deadline() if budget is None else Deadline(parse_duration(budget), started=started)
     folder, terms = Path(model), terms or Terms()
     saved = load_model(folder)
     task = catalog.build("tasks", saved.task, options={})
@@ -116,7 +119,16 @@ def adapt(
         parent, inputs = ledger.current, request_inputs("adapt", new, past, terms, domain)
         if version := repeated_version(ledger, inputs):
             return _repeated_result(saved, terms, version)
-        result = adapt_model(saved, new, terms, domain=domain, earlier=past, parent=parent, folder=folder, watch=watch)
+        try:
+            with until(deadline):
+                result = adapt_model(
+                    saved, new, terms, domain=domain, earlier=past, parent=parent, folder=folder, watch=watch
+                )
+        except TimeUp:
+            raise BadInput(
+                f"the training did not end within {format_seconds(deadline.seconds)}: the same command with a larger "
+                "--budget continues, or use fewer --steps"
+            ) from None
         if result.refused and not terms.force:
             return result
         about = version_of(result.model.record, forced=bool(result.refused))

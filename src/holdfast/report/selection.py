@@ -71,21 +71,26 @@ def oracle(run: RunRecord, folds: Sequence[RunRecord] = ()) -> float | None:
 def leave_one_domain_out(run: RunRecord, folds: Sequence[RunRecord]) -> float | None:
     """Mean over training domains v of the score on v of the same trial and seed, trained without v and the target.
 
-    `folds` are runs that hold out two or more domains and are scored on them; one fold serves both of its targets.
+    `folds` are runs that hold out two or more domains, or groups of them, and are scored on them; one fold serves both
+    of its targets. It is None unless the folds leave out every training domain once.
     """
     (stage,) = run.stages
     sources = set(stage["train"])
-    scores = []
-    for held_out in stage["train"]:
-        for fold in folds:
-            (other,) = fold.stages
-            same = fold.spec.get("seed") == run.spec.get("seed") and trial(fold.spec) == trial(run.spec)
-            if same and set(other["train"]) == sources - {held_out} and held_out in other["test"]:
-                scores.append(_score(other["test"][held_out], run))
-                break
-        else:
-            return None
-    return mean(scores)
+    scores: dict[frozenset[str], list[float | None]] = {}  # by the domains that a fold leaves out
+    for fold in folds:
+        (other,) = fold.stages
+        left_out = frozenset(sources - set(other["train"]))
+        same = fold.spec.get("seed") == run.spec.get("seed") and trial(fold.spec) == trial(run.spec)
+        if not same or not left_out or not set(other["train"]) < sources or left_out in scores:
+            continue
+        # of domains that are scored together no name is known, but all of them are sources
+        own = set(fold.spec.get("plan_args", {}).get("targets", ())) <= sources
+        tested = [values for name, values in other["test"].items() if own or name in left_out]
+        if tested:
+            scores[left_out] = [_score(values, run) for values in tested]
+    if sum(map(len, scores)) != len(sources) or frozenset().union(*scores) != sources:
+        return None
+    return mean(value for values in scores.values() for value in values)
 
 
 CRITERIA: dict[str, Criterion] = {

@@ -1,8 +1,13 @@
-"""Hyperparameter search per method, decided by validation scores only; writes a report and one config per method."""
+"""Hyperparameter search per method, decided by validation scores only; writes a report and one config per method.
+
+Trials are worked off one number after another, trial 0 of all methods first, until the time is up. Only trials with all
+runs are compared.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +15,15 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.errors import BadInput
+import numpy as np
+
+from holdfast.core.errors import BadInput, NothingFinished
 from holdfast.core.files import cache_folder, write_text
+from holdfast.core.stopping import Deadline, format_seconds, parse_duration
 from holdfast.data.readers.memory import Source
+from holdfast.defaults import FEW_DOMAINS, LIMIT
+from holdfast.protocols.plan import Episode
+from holdfast.protocols.small import MIN_ROWS
 from holdfast.record import LOWER_IS_BETTER, RunRecord, paths, run_id
 from holdfast.report.page import write_report
 from holdfast.report.selection import CRITERIA, Choice, choose, overall, trial
@@ -25,10 +36,12 @@ from holdfast.run.slate import choose_methods
 from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.search.space import make_sampler, space_of
 from holdfast.spec import Spec
+from holdfast.train.schedule import REPORT_SHARE, default_engine, limit_sentence
 from holdfast.train.work import run_all
 
 NOT_IN_CONFIG = ("data", "fingerprint", "seed", "plan", "plan_args", "select", "precision")
 FOLDS = "leave-one-domain-out"
+REPORT_SECONDS = 2.0  # for the report, and a share of the limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +117,7 @@ def sweep(
     out: str | Path = "runs/sweep",
     encoder: str = "auto",
     tune: str = "auto",
-    plan: str = "leave-one-out",
+    plan: str = "auto",
     select: str = "train-validation",
     metric: str | None = None,
     steps: int | None = None,
@@ -119,11 +132,18 @@ def sweep(
     settings: Mapping[str, Any] | None = None,
     watch: ProgressListener | None = None,
     engine: Engine | None = None,
+    budget: str | None = None,
+    started: float | None = None,
 ) -> Sweep:
-    """Run all trials of all methods: trial 0 has the default settings, the others are drawn.
+    """Run the trials of all methods: trial 0 has the default settings, the others are drawn.
 
-    Settings that the caller passes are fixed and not searched. With `skip_bad`, rows with bad cells are left out.
+    Settings that the caller passes are fixed and not searched. `budget` and `started` are those of `compare`: when the
+    time is up, the trials that have finished are compared. With `skip_bad`, rows with bad cells are left out.
     """
+    limit = LIMIT if budget is None else parse_duration(budget)
+    deadline = Deadline(limit, started=started)
+    watch = watch or ProgressListener()
+    watch.limit(lambda: None if math.isinf(limit) else deadline.left())
     if trials < 1:
         raise BadInput(f"--trials must be at least 1, got {trials}: trial 0 has the default settings")
     make_sampler(sampler, {})  # an unknown name or a missing package is reported before the data is read
@@ -151,33 +171,55 @@ def sweep(
     first = make_trial(None if names[0] in ("all", "auto") else names[0], 0, {}).spec
     if "steps" not in fixed:  # the default depends on the batch size, which is searched
         length |= {name: getattr(first, name) for name in ("steps", "every", "patience")}
-    _check_folds(first, dataset.domains)
+    _check_folds(first, workspace)
     if any(Path(out).glob("best-*.json")):
         check_records(Path(out), paths(Path(out)), first, EXPERIMENT)
     names = choose_methods(names, first, workspace)
     spaces = {name: space_of(make_trial(name, 0, {}).spec, fixed) for name in names}
     samplers = {name: make_sampler(sampler, space) for name, space in spaces.items()}
+    engine = engine or default_engine([make_trial(name, 0, {}).spec for name in names], steps=watch.wants_steps)
+    watch.note(limit_sentence(limit, default=budget is None))
+    if math.isfinite(limit):
+        workspace.deadline = deadline.earlier(min(REPORT_SECONDS + REPORT_SHARE * limit, limit / 2))
     rounds = [list(range(trials))] if sampler == "random" else [[number] for number in range(trials)]
     search = Search(workspace, numbers, first.select, watch=_StartOnce(watch, len(rounds)), engine=engine)
     for batch_of_trials in rounds:
+        if search.trials and workspace.deadline.passed():
+            break
         pairs = [(name, number) for number in batch_of_trials for name in names]
         proposed = [make_trial(name, number, samplers[name].ask(number) if number else {}) for name, number in pairs]
         search.run(proposed)
         for each, score in zip(proposed, search.scores(proposed), strict=True):
             samplers[each.spec.method].tell(each.number, score)
     searched = tuple(dict.fromkeys(key for space in spaces.values() for key in space))
-    return _finish(search, names, searched, f"Holdfast: {dataset.name}, {trials} trials")
+    return _finish(search, names, searched, f"Holdfast: {dataset.name}", wanted=trials * len(names), limit=limit)
 
 
-def _finish(search: Search, names: Sequence[str], searched: tuple[str, ...], title: str) -> Sweep:
-    """Choose the best trials, and write the report and one config file per method."""
-    best, out = search.best(), search.out
-    chosen = choose(search.runs, CRITERIA[search.select], search.folds)
-    for name in names:
-        if name not in best:
-            raise BadInput(f"every trial of {name} failed: lower --lr, or use --set clip=1")
-    count = 1 + max(each.number for each in search.trials.values())
+def _finish(
+    search: Search, names: Sequence[str], searched: tuple[str, ...], title: str, *, wanted: int, limit: float
+) -> Sweep:
+    """Choose the best of the complete trials, and write the report and one config file per method."""
+    best, out, complete = search.best(), search.out, search.complete()
+    missing = [name for name in names if name not in best]
+    failed = {search.trials[key].spec.method for key in search.failures}
+    if not best:
+        if set(names) <= failed:
+            raise BadInput(f"every trial of {names[0]} failed: lower --lr, or use --set clip=1")
+        raise NothingFinished(f"no trial was completed within {format_seconds(limit)}: use a larger --budget")
+    names = [name for name in names if name in best]
+    chosen = choose([run for run in search.runs if trial(run.spec) in complete], CRITERIA[search.select], search.folds)
+    counts = {name: sum(search.trials[key].spec.method == name for key in complete) for name in names}
+    fewest, most = min(counts.values()), max(counts.values())
+    count = f"{most}" if fewest == most else f"{fewest} to {most}"
     notes = [f"scores are of the best of {count} trials by {search.select}, chosen per target and seed"]
+    notes += [f"every trial of {name} failed" for name in missing if name in failed]
+    if late := [name for name in missing if name not in failed]:
+        notes.append(f"no trial was completed within {format_seconds(limit)}: {', '.join(late)}")
+    if search.unfinished and not late:
+        notes.append(
+            f"{search.unfinished} of {wanted} trials were not completed within {format_seconds(limit)}; the same "
+            "command with a larger --budget continues"
+        )
     for name in names:
         settings = ", ".join(f"{key}={value}" for key, value in best[name].drawn.items()) or "the defaults"
         notes.append(f"{name}: trial {best[name].number} is best over all targets and seeds ({settings})")
@@ -230,6 +272,7 @@ class Search:
         self.runs: list[RunRecord] = []
         self.folds: list[RunRecord] = []  # runs that leave out two domains, for leave-one-domain-out
         self.failures: dict[str, str] = {}  # key -> error of a diverged trial
+        self.expected: dict[str, int] = {}  # runs per trial, without those that leave out more domains
 
     def run(self, trials: Sequence[Trial]) -> None:
         """Run new trials together; trials that diverge are written down and skipped from then on."""
@@ -239,11 +282,28 @@ class Search:
                 specs += [spec for seed in self.seeds for spec in self._with_folds(replace(each.spec, seed=seed))]
         specs = [spec for spec in specs if not self._has_failed(spec)]
         jobs = resolve(Request(specs=specs), self.workspace) if specs else []
+        for key, fold in ((trial(job.spec.json()), self._is_fold(job.spec.plan)) for job in jobs):
+            self.expected[key] = self.expected.get(key, 0) + (not fold)
         for record in run_all(
             jobs, self.workspace, watch=self.watch, engine=self.engine, on_failure=self._write_failure
         ):
-            fold = self.select == FOLDS and record.spec["plan"] == "cross-dataset"
-            (self.folds if fold else self.runs).append(record)
+            (self.folds if self._is_fold(record.spec["plan"]) else self.runs).append(record)
+
+    def _is_fold(self, plan: str) -> bool:
+        return self.select == FOLDS and plan == "cross-dataset"
+
+    def complete(self) -> set[str]:
+        """Return the keys of the trials of which all runs have a score."""
+        criterion, counts = CRITERIA[self.select], dict[str, int]()
+        for run in self.runs:
+            if criterion(run, self.folds) is not None:
+                counts[trial(run.spec)] = counts.get(trial(run.spec), 0) + 1
+        return {key for key, count in self.expected.items() if key not in self.failures and counts.get(key) == count}
+
+    @property
+    def unfinished(self) -> int:
+        """The number of trials that lack runs although none failed."""
+        return len(self.expected.keys() - self.complete() - self.failures.keys())
 
     def scores(self, trials: Sequence[Trial]) -> list[float | None]:
         """Return the mean validation score per trial over episodes and seeds, higher is better; None if it failed."""
@@ -251,29 +311,38 @@ class Search:
         for run in self.runs:
             if (key := trial(run.spec)) in runs:
                 runs[key].append(run)
-        scores = {key: overall(group, CRITERIA[self.select], self.folds) for key, group in runs.items()}
-        complete = {key: score for key, score in scores.items() if score and key not in self.failures}
+        scores, finished = (
+            {key: overall(g, CRITERIA[self.select], self.folds) for key, g in runs.items()},
+            self.complete(),
+        )
+        complete = {key: score for key, score in scores.items() if score and key in finished}
         return [complete[each.key][each.spec.method][1] if each.key in complete else None for each in trials]
 
     def best(self) -> dict[str, Trial]:
         """Return the best trial per method over all episodes and seeds."""
-        keys = overall(self.runs, CRITERIA[self.select], self.folds)
+        finished = self.complete()
+        runs = [run for run in self.runs if trial(run.spec) in finished]
+        keys = overall(runs, CRITERIA[self.select], self.folds)
         return {method: self.trials[key] for method, (key, _) in keys.items()}
 
     def _with_folds(self, spec: Spec) -> Iterator[Spec]:
-        """Yield the spec, and for leave-one-domain-out the specs that leave out a second domain."""
+        """Yield the spec, and for leave-one-domain-out the specs that leave out a second domain or group of domains."""
         if self.select != FOLDS:
             yield spec
             return
         spec = replace(spec, select="train-validation")
         yield spec
-        domains = self.workspace.dataset.domains
-        targets = spec.plan_args.get("targets") or domains
-        share = {key: value for key, value in spec.plan_args.items() if key == "valid"}
-        for pair in combinations(domains, 2):
-            if set(pair) & set(targets):
-                rest = [domain for domain in domains if domain not in pair]
-                yield replace(spec, plan="cross-dataset", plan_args={"targets": list(pair), "sources": rest} | share)
+        dataset, share = self.workspace.dataset, {k: v for k, v in spec.plan_args.items() if k == "valid"}
+        left_out = [_held_out(episode, dataset.domains) for episode in self.workspace.episodes(spec)]
+        trained = [name for name in dataset.domains if not any(name in group for group in left_out)]
+        # small domains of both groups would be scored together, so that each group has a run of its own
+        pooled = len(dataset.domains) > FEW_DOMAINS and np.bincount(dataset.domain).min() < MIN_ROWS
+        for first, second in combinations([*left_out, *([name] for name in trained)], 2):
+            if first[0] in trained:
+                continue  # neither is a target
+            rest = [name for name in dataset.domains if name not in (*first, *second)]
+            for targets in [second, first] if pooled else [[*first, *second]]:
+                yield replace(spec, plan="cross-dataset", plan_args={"targets": targets, "sources": rest} | share)
 
     def _write_failure(self, job: Job, failed: Failed) -> None:
         spec, error = job.spec, failed.cause
@@ -292,8 +361,17 @@ class Search:
         return self.out / "diverged" / f"{run_id(spec.json(), 'diverged')}.txt"
 
 
-def _check_folds(spec: Spec, domains: Sequence[str]) -> None:
+def _held_out(episode: Episode, domains: Sequence[str]) -> list[str]:
+    """Return the domains that an episode does not train on."""
+    trained = {part.domain for part in episode.stages[0].train}
+    return [name for name in domains if name not in trained]
+
+
+def _check_folds(spec: Spec, workspace: Workspace) -> None:
     """Raise if leave-one-domain-out cannot leave out a second domain."""
-    if spec.select == FOLDS and (spec.plan != "leave-one-out" or len(domains) < 3):
+    domains = workspace.dataset.domains
+    groups = {"leave-one-out": len(domains), "leave-groups-out": min(len(domains), spec.plan_args.get("folds", 5))}
+    if spec.select == FOLDS and groups.get(spec.plan, 0) < 3:
         have = f"the plan is {spec.plan} and the data has {len(domains)} domains: use --select train-validation"
-        raise BadInput(f"a sweep with --select {FOLDS} needs --plan leave-one-out and at least 3 domains, but {have}")
+        need = "--plan leave-one-out or leave-groups-out and at least 3 domains or groups"
+        raise BadInput(f"a sweep with --select {FOLDS} needs {need}, but {have}")

@@ -70,16 +70,17 @@ def work(
 
 
 class Fixed:
-    """A list of jobs in their order; after a failed run, the other runs of its spec are left out."""
+    """A list of jobs in their order until the deadline; after a failed run, the other runs of its spec are left out."""
 
     def __init__(self, jobs: Sequence[Job], workspace: Workspace) -> None:
         saved = parallel.from_first(lambda: {job.id: record_of(job, workspace) for job in jobs})
         self.records = {id: record for id, record in saved.items() if record is not None}
         self.waiting = deque({job.id: job for job in jobs if job.id not in self.records}.values())
+        self.workspace = workspace
         self.failures: dict[str, Failed] = {}  # by spec
 
     def next_job(self) -> Job | None:
-        while self.waiting:
+        while self.waiting and not self.workspace.deadline.passed():
             job = self.waiting.popleft()
             if str(job.spec) not in self.failures:
                 return job
@@ -103,7 +104,7 @@ def run_all(
     """Run resolved jobs; return their records in the order of the jobs.
 
     A failed run is reported to `on_failure`, and all records of its spec are left out; without `on_failure`, an error
-    with its cause is raised after all other runs.
+    with its cause is raised after all other runs. Runs that the deadline of the workspace stops have no record.
     """
     source, watch = Fixed(jobs, workspace), watch or ProgressListener()
     watch.start(len({job.id for job in jobs}), len(source.records))

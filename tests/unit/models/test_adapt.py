@@ -269,3 +269,11 @@ def test_adapt_from_python(vectors):
     assert classifier.adapt(X2, new.y, domain=name, earlier=(X, y, d), terms=Terms(**LOOSE)) is classifier
     assert classifier.predict(X2).dtype == np.asarray(y).dtype
     assert classifier.record_.stages[-1]["train"] == [name]
+
+
+def test_a_training_that_does_not_end_in_time_continues(model, vectors, monkeypatch):
+    _, _, new, name = vectors
+    monkeypatch.setattr("holdfast.core.stopping.Deadline.left", lambda deadline: 9.0 - deadline.seconds)
+    with pytest.raises(BadInput, match=r"did not end within 10 s.*larger --budget continues"):
+        adapt(model, new, Terms(**LOOSE), domain=name, budget="10s")
+    assert adapt(model, new, Terms(**LOOSE), domain=name, budget="8s").version == 2

@@ -7,8 +7,10 @@ import pandas as pd
 import pytest
 
 from holdfast.catalog import training
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, NothingFinished
 from holdfast.data.synthetic import world
+from holdfast.engines.local import Local
+from holdfast.methods.erm import ERM
 from holdfast.record import load
 from holdfast.report.selection import trial
 from holdfast.run.progress import ProgressListener
@@ -186,3 +188,79 @@ def test_tables_of_other_tasks_are_searched(tmp_path, task, metric):
     assert len(records) == 6
     assert {record.spec["task"] for record in records} == {task}
     assert all(metric in str(record.stages) for record in records)
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_groups_of_domains_are_left_out_in_pairs(tmp_path, small):
+    data = world("vector", "rotation", domains=12, size=12)
+    data = data.subset(np.flatnonzero((data.domain != 3) | (np.arange(len(data)) % 12 < 4))) if small else data
+    options = {**QUICK, "seeds": 1, "settings": {"plan.folds": 3}}
+    done = sweep(data, methods=["erm"], trials=2, out=tmp_path, select="leave-one-domain-out", budget="none", **options)
+    records = list(load(tmp_path))
+    folds = [r for r in records if r.spec["plan"] == "cross-dataset"]
+    assert {r.spec["plan"] for r in records} == {"cross-dataset", "leave-groups-out"}
+    assert len(folds) == 2 * (6 if small else 3)  # trials, ordered or unordered pairs
+    assert len(done.chosen) == 3
+    for choice in done.chosen:
+        sources = set(choice.run.stages[0]["train"])
+        own = [r for r in folds if trial(r.spec) == choice.trial and set(r.stages[0]["train"]) < sources]
+        own = [r for r in own if not small or set(r.spec["plan_args"]["targets"]) <= sources]
+        tested = {d: s["accuracy"] for r in own for d, s in r.stages[0]["test"].items() if small or d in sources}
+        assert set(tested) == sources
+        assert choice.score == pytest.approx(sum(tested.values()) / len(tested))
+
+
+def test_small_domains_that_are_scored_together_count_for_the_choice(tmp_path):
+    data = world("vector", "rotation", domains=12, size=6)
+    options = {**QUICK, "seeds": 1, "settings": {"plan.folds": 3}}
+    done = sweep(data, methods=["erm"], trials=1, out=tmp_path, select="leave-one-domain-out", budget="none", **options)
+    assert len(done.chosen) == 3
+    assert all("4 domains with fewer than 10 rows" in str(choice.run.stages[0]["test"]) for choice in done.chosen)
+
+
+class Late(ProgressListener):
+    """Ends the time of a search after a number of runs."""
+
+    def __init__(self, runs: int, monkeypatch):
+        self.left, self.notes, self.patch = runs, [], monkeypatch
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def end(self, record):
+        self.left -= 1
+        if not self.left:
+            self.patch.setattr("holdfast.core.stopping.Deadline.left", lambda deadline: -1.0)
+
+
+def test_trials_that_are_complete_when_the_time_is_up_are_compared(data, tmp_path, monkeypatch):
+    options = {**QUICK, "seeds": 1, "engine": Local(1)}
+    with monkeypatch.context() as patch:
+        watch = Late(8, patch)  # trial 0 of both methods, and two of three runs of trial 1
+        done = sweep(data, methods=["erm", "coral"], trials=4, out=tmp_path, budget="1h", watch=watch, **options)
+    assert watch.notes == ["time limit: 1 h 0 min (--budget); the same command continues"]
+    assert {choice["trial"] for choice in done.choices()} == {0}
+    assert len(done.chosen) == 6
+    assert any("6 of 8 trials were not completed within 1 h" in note for note in done.notes)
+    again = sweep(data, methods=["erm", "coral"], trials=4, out=tmp_path, budget="none", **options)
+    fresh = sweep(data, methods=["erm", "coral"], trials=4, out=tmp_path / "fresh", budget="none", **options)
+    assert again.choices() == fresh.choices()
+
+
+def test_a_search_without_a_complete_trial_says_so(data, tmp_path, monkeypatch):
+    with pytest.raises(NothingFinished, match="no trial was completed within 1 min"):
+        sweep(data, methods=["erm"], trials=2, out=tmp_path, budget="1m", watch=Late(1, monkeypatch), **QUICK)
+
+
+class Broken(ERM):
+    """A method whose steps fail."""
+
+    def step(self, batches):
+        raise RuntimeError("broken")
+
+
+def test_a_method_that_fails_does_not_end_the_search_of_the_others(data, tmp_path):
+    done = sweep(data, methods=[Broken, "erm"], trials=1, out=tmp_path, **QUICK)
+    assert {choice.method for choice in done.chosen} == {"erm"}
+    assert "every trial of broken failed" in done.notes
+    assert any("RuntimeError: broken" in note for note in done.notes)
