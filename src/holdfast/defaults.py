@@ -3,6 +3,8 @@
 LIMIT = 300.0  # seconds of a comparison, a search or a training, unless --budget is set
 # rows of the first sample of large data, on which plain training takes seconds: by what a run computes
 ENCODED_ROWS = 2000  # texts and images whose features a frozen encoder computes first, which is the larger part
+LONG_ROWS = 1000  # longer texts without a GPU, of which two cores encode 40 to 90 per second
+LONG = 64  # tokens above which texts are long
 LIGHT_ROWS = 8000  # tables, vectors and graphs, and features that are cheap
 TUNED_ROWS = {"cpu": 2000, "cuda": 4000}  # texts and images whose encoder learns
 FEW_DOMAINS = 8  # up to this number, every domain is a target of its own, and every step has all training domains
@@ -27,10 +29,15 @@ def default_domains_per_step(domains: int, plan: str) -> int:
     return DOMAINS_PER_STEP if domains > FEW_DOMAINS and plan != "stream" else 0
 
 
-def first_sample(kind: str, *, tuned: bool, pretrained: bool, device: str) -> int:
-    """Return the number of rows of the first sample; `tuned`: the encoder learns, `pretrained`: it is a large one."""
+def first_sample(kind: str, *, tuned: bool, pretrained: bool, device: str, tokens: int = 0) -> int:
+    """Return the number of rows of the first sample.
+
+    `tuned`: the encoder learns; `pretrained`: it is a large one; `tokens`: of a text, at most.
+    """
     if kind not in ("text", "image", "mixed"):
         return LIGHT_ROWS
     if tuned:
         return TUNED_ROWS[device]
+    if kind == "text" and tokens > LONG and device == "cpu":
+        return LONG_ROWS
     return ENCODED_ROWS if pretrained else LIGHT_ROWS

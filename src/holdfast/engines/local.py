@@ -36,6 +36,7 @@ from holdfast.record import RunRecord
 from holdfast.run.jobs import (
     MAX_ATTEMPTS,
     Failed,
+    Fill,
     InputCache,
     Job,
     NextJob,
@@ -134,6 +135,7 @@ class _Pool:
         self.workers: list[_Worker] = []
         self.start: Callable[[int, bool], _Worker] | None = None  # once a worker was needed
         self.pulled: deque[Job] = deque()  # before it was known whether there is another one
+        self.held: deque[Job] = deque()  # that wait until a worker has computed their inputs
         self.alone: deque[Job] = deque()  # that run with nothing next to them
         self.attempts: Counter[str] = Counter()  # that were ended by a lack of memory or a kill, by job
 
@@ -170,8 +172,10 @@ class _Pool:
                 return
             elif self._runs_here(job) or (self.start is None and self._is_last()):
                 self.alone.append(job)
-            elif (outcome := self.cache.fill(job)) is not None:
-                yield job, outcome
+            elif self.cache.lacks(job):
+                self.held.append(job)
+                if not any(worker.fills for worker in self.workers):
+                    self._begin(job, stack, fills=True)
             else:
                 self._begin(job, stack)
 
@@ -189,8 +193,8 @@ class _Pool:
             self.pulled.append(job)
         return not self.pulled
 
-    def _begin(self, job: Job, stack: ExitStack, *, alone: bool = False) -> None:
-        """Give a job to a free worker, which is started if there is none."""
+    def _begin(self, job: Job, stack: ExitStack, *, alone: bool = False, fills: bool = False) -> None:
+        """Give a job, or the computation of its inputs, to a free worker, which is started if there is none."""
         worker = next((worker for worker in self.workers if worker.job is None), None)
         if worker is None:
             if self.start is None:
@@ -198,7 +202,8 @@ class _Pool:
             used = {worker.index for worker in self.workers}
             worker = self.start(next(i for i in range(self.limit) if i not in used), alone)
             self.workers.append(worker)
-        worker.begin(job, limit=max(time.monotonic(), time.monotonic() + self.deadline.left()) + GRACE)
+        limit = max(time.monotonic(), time.monotonic() + self.deadline.left()) + GRACE
+        (worker.fill if fills else worker.begin)(job, limit=limit)
 
     def _starter(self, stack: ExitStack, job: Job) -> Callable[[int, bool], _Worker]:
         """Return the function that starts the worker with an index, alone or next to others."""
@@ -232,12 +237,26 @@ class _Pool:
                     self.watch.worker_steps(job.id, job.name, content, job.steps)
                 elif kind == "memory":
                     self.capacity.add(worker.index, content)
+                elif kind == "encoded":
+                    self.watch.encoding(*content)
                 else:
                     worker.job = None
-                    yield from self._end(job, worker, content)
+                    if not worker.fills or self._release(worker, content):
+                        yield from self._end(job, worker, content)
             elif job is not None and time.monotonic() > worker.limit:
                 self._close(worker)
                 yield job, Stopped()
+
+    def _release(self, worker: _Worker, outcome: Failed | Stopped | None) -> bool:
+        """Let the jobs go on that waited for the inputs of one; return whether the outcome is that of this one."""
+        worker.fills = False
+        job = self.held.popleft()
+        if outcome is None:
+            self.cache.add(job)
+            self.pulled.append(job)
+        self.pulled.extend(self.held)
+        self.held.clear()
+        return outcome is not None
 
     def _receive(self, worker: _Worker) -> tuple[str, Any]:
         """Return the next message of a worker; one that died has an outcome."""
@@ -296,6 +315,7 @@ class _Worker:
         self.index = index
         self.job: Job | None = None
         self.limit = 0.0  # time at which the worker is killed
+        self.fills = False  # whether it computes the inputs of the job, not the job
         self.ending = False  # whether its run was asked to end
         self.connection, other_end = Pipe()
         self.process: ForkedProcess | subprocess.Popen[bytes]
@@ -317,8 +337,15 @@ class _Worker:
 
     def begin(self, job: Job, *, limit: float) -> None:
         """Send a job; the worker is killed if it still runs at the limit."""
-        self.job, self.limit, self.ending = job, limit, False
-        self.messages.put(pickle.dumps(job))  # `send` would share memory of tensors, which works with children only
+        self._send(job, job, limit)
+
+    def fill(self, job: Job, *, limit: float) -> None:
+        """Let the worker compute the inputs of a job, with all cores."""
+        self._send(job, Fill(job, cores()), limit)
+
+    def _send(self, job: Job, request: Job | Fill, limit: float) -> None:
+        self.job, self.limit, self.ending, self.fills = job, limit, False, request is not job
+        self.messages.put(pickle.dumps(request))  # `send` would share memory of tensors, which works with children only
 
     def end_run(self) -> None:
         """Let the worker save and end its run, because the time is up; it is killed if that takes too long."""

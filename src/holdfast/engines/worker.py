@@ -21,7 +21,7 @@ import torch
 from holdfast.core.forking import ORPHAN_SECONDS
 from holdfast.core.stopping import TIME, Interrupted, request_stop
 from holdfast.engines.gpu import MEASURED_STEPS, measure
-from holdfast.run.jobs import Job, StepReporter, run_job
+from holdfast.run.jobs import Failed, Fill, InputCache, Job, StepReporter, Stopped, run_job
 
 PROGRESS_INTERVAL = 0.5  # interval between two reports of the steps of a run
 
@@ -35,18 +35,33 @@ def main(descriptor: int) -> None:
     except (EOFError, ConnectionError):  # the driver ended before it sent one
         return
     threading.Thread(target=_initialise, args=(workspace.device,), daemon=True).start()
-    jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+    jobs: queue.SimpleQueue[Job | Fill | None] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, jobs), daemon=True).start()
     workspace.worker.install()
     threadpoolctl.threadpool_limits(workspace.worker.threads)  # libraries that are loaded later read the environment
+    workspace.on_encoding = lambda done, total: _send(connection, "encoded", (done, total))
+    cache = InputCache(workspace)
     while (job := jobs.get()) is not None:
         report = _Reports(connection, workspace.device)
         try:
+            if isinstance(job, Fill):
+                _send(connection, "done", _fill(job, cache))
+                continue
             outcome = run_job(job, workspace, tick=StepReporter(report.steps, time.monotonic, PROGRESS_INTERVAL))
         except Interrupted:
             return
         report.memory()
         _send(connection, "done", outcome)
+
+
+def _fill(request: Fill, cache: InputCache) -> Failed | Stopped | None:
+    """Compute the inputs of a job with its number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.threads)
+    try:
+        return cache.fill(request.job)
+    finally:
+        torch.set_num_threads(before)
 
 
 def _initialise(device: torch.device) -> None:
@@ -73,7 +88,7 @@ class _Reports:
                 _send(self.connection, "memory", usage)
 
 
-def _receive(connection: Connection, jobs: queue.SimpleQueue[Job | None]) -> None:
+def _receive(connection: Connection, jobs: queue.SimpleQueue[Job | Fill | None]) -> None:
     """Queue jobs while another may be running, so that a request to stop takes effect at once.
 
     Without a driver, the process ends after some seconds even if its run does not.

@@ -152,20 +152,42 @@ class InputCache:
     """Computes once what the workers would otherwise all compute: features of frozen encoders and decoded images."""
 
     def __init__(self, workspace: Workspace) -> None:
-        self.workspace, self.seen = workspace, set()
+        self.workspace = workspace
+        self.seen: set[tuple[str, str, str, int]] = set()
+
+    def lacks(self, job: Job) -> bool:
+        """Whether inputs of a job remain to be computed."""
+        encoded = encodes(job.spec) or self.workspace.dataset.raw.kind == "image"
+        return encoded and self.workspace.cache is not None and _inputs_of(job) not in self.seen
 
     def fill(self, job: Job) -> Failed | Stopped | None:
         """Fill the cache with the inputs of a job, once per encoder; return why the job cannot run."""
         spec, workspace = job.spec, self.workspace
-        key = (spec.encoder, str(spec.encoder_args), spec.tune, spec.rows)
-        if workspace.cache is None or key in self.seen or not (encodes(spec) or workspace.dataset.raw.kind == "image"):
+        if not self.lacks(job):
             return None
         sampled = workspace.sampled(spec.rows)
         outcome = isolated(job, workspace, lambda: assemble(spec, job.episode_in(workspace), sampled))
         if isinstance(outcome, Failed | Stopped):
             return outcome
-        self.seen.add(key)
+        self.add(job)
         return None
+
+    def add(self, job: Job) -> None:
+        """Take note that the inputs of a job are there."""
+        self.seen.add(_inputs_of(job))
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A request to compute the inputs of a job, with a number of threads."""
+
+    job: Job
+    threads: int
+
+
+def _inputs_of(job: Job) -> tuple[str, str, str, int]:
+    """Return the same value for jobs that share encoded inputs."""
+    return job.spec.encoder, str(job.spec.encoder_args), job.spec.tune, job.spec.rows
 
 
 def unimportable(spec: Spec) -> str:

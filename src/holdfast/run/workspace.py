@@ -36,7 +36,7 @@ from holdfast.data.sampling import nested_order, sample_sizes
 from holdfast.data.splits import rows_by_domain
 from holdfast.data.targets import levels_note, measurements, separator_in, without_codes
 from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled, unlabelled_parts, with_empty_labels
-from holdfast.defaults import ENCODED_ROWS, FEW_DOMAINS
+from holdfast.defaults import FEW_DOMAINS, LONG_ROWS
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation
 from holdfast.protocols.plan import Episode, score_known_classes
 from holdfast.protocols.small import pool_tests, small_domain_note
@@ -98,7 +98,7 @@ class Workspace:
         """Return groups of rows whose features share a file: domains, each in parts that samples have in common."""
         groups = [self.dataset.rows_of(name) for name in self.dataset.domains]
         whole = self.complete or self
-        sizes = whole.sizes if len(whole.sizes) > 1 else sample_sizes(len(whole.dataset), ENCODED_ROWS)
+        sizes = sample_sizes(len(whole.dataset), LONG_ROWS)  # among them are those of larger first samples
         if len(sizes) < 2:
             return groups
         place = np.empty(len(whole.dataset), dtype=np.int64)
@@ -215,8 +215,8 @@ class Workspace:
             nonlocal encoded
             encoded = min(len(self.dataset), encoded + rows * parallel.world_size())  # an estimate for all processes
             stop_if_requested()
-            if self.on_encoding is not None:
-                self.on_encoding(encoded, len(self.dataset))
+            if (shown := (self.complete or self).on_encoding) is not None:
+                shown(encoded, len(self.dataset))
 
         def compute(rows: np.ndarray) -> Tensor:
             encoder.to(self.device).eval()

@@ -72,7 +72,7 @@ class FakeWorker:
     def __init__(self, index: int, peers: list["FakeWorker"], outcomes: list[Failed]) -> None:
         self.index, self.peers, self.outcomes = index, peers, outcomes
         self.job: Job | None = None
-        self.limit, self.is_open = 0.0, True
+        self.limit, self.is_open, self.fills = 0.0, True, False
         self.connection, self.other_end = Pipe()
 
     def begin(self, job: Job, *, limit: float) -> None:

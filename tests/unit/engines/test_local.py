@@ -211,17 +211,27 @@ def test_inputs_are_cached_once_per_encoder(workspace, spec, jobs_of, tmp_path, 
         assert built == expected
 
 
-def test_an_encoder_that_fails_affects_its_runs_only(workspace, spec, jobs_of, run_jobs, tmp_path, monkeypatch):
-    frozen = replace(spec, tune="frozen")
-
-    def fail(*_):
-        raise BadInput("the weights are damaged")
-
-    monkeypatch.setattr(job_module, "encodes", lambda spec: True)
-    monkeypatch.setattr(job_module, "assemble", fail)
-    jobs = jobs_of(frozen)
+def test_an_encoder_that_fails_affects_its_runs_only(spec, jobs_of, run_jobs, tmp_path):
+    frozen = replace(spec, tune="frozen", encoder_args={"layers": 3})
+    jobs = jobs_of(frozen, spec)
     outcomes = run_jobs(Local(2), jobs, tmp_path, cache=tmp_path / "cache")
-    assert [outcomes[job.id] for job in jobs[:2]] == [Failed("the weights are damaged", "input")] * 2
+    failed = [outcomes[job.id] for job in jobs[:3]]
+    assert all(isinstance(each, Failed) and each.kind == "input" and "layers" in each.cause for each in failed)
+    assert all(isinstance(outcomes[job.id], RunRecord) for job in jobs[3:])
+
+
+def test_inputs_are_computed_once_while_other_jobs_run(spec, jobs_of, run_jobs, tmp_path, monkeypatch):
+    begun, fill, begin = [], local._Worker.fill, local._Worker.begin
+    monkeypatch.setattr(local._Worker, "fill", lambda *args, **more: (begun.append("fill"), fill(*args, **more)))
+    monkeypatch.setattr(
+        local._Worker, "begin", lambda self, job, **more: (begun.append(job.spec.tune), begin(self, job, **more))
+    )
+    jobs = jobs_of(replace(spec, tune="frozen"), replace(spec, tune="full"))
+    outcomes = run_jobs(Local(2), jobs, tmp_path / "workers", cache=tmp_path / "cache")
+    assert begun[:2] == ["fill", "full"]
+    assert sorted(begun) == ["fill", *["frozen"] * 3, *["full"] * 3]
+    expected = run_jobs(Local(1), jobs, tmp_path / "here", cache=tmp_path / "other")
+    assert [outcomes[job.id].stages for job in jobs] == [expected[job.id].stages for job in jobs]
 
 
 def test_steps_are_reported_at_intervals():

@@ -187,6 +187,12 @@ def test_methods_run_on_the_largest_sample_that_erm_can_afford():
     ]
 
 
+def test_only_rows_that_are_encoded_grow_step_by_step():
+    units = simulate(Request(CANDIDATES, SIZES, limit=1e3), seconds=by_rows)
+    for name, expected in {"minilm + logistic": list(SIZES), "tfidf + logistic": [SIZES[0], SIZES[-1]]}.items():
+        assert list(dict.fromkeys(unit.rows for unit in units if unit.name == name)) == expected
+
+
 def test_the_sample_of_a_failed_baseline_does_not_grow():
     units = simulate(Request(CANDIDATES, SIZES), {"erm": None}, seconds=by_rows)
     assert next(unit.rows for unit in units if unit.name == "mil") == SIZES[0]

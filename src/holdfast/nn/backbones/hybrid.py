@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from scipy.linalg import eigh
+from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor, nn
 
 from holdfast.core.inputs import Inputs, Joint
@@ -23,6 +24,8 @@ from holdfast.nn.backbones.tfidf import Tfidf
 
 MAX_ROWS = 2_000  # training texts that the components are computed from
 TINY = 1e-9
+FEW = 5  # texts per component up to which all eigenvectors are computed
+TOLERANCE = 1e-6  # relative error of eigenvalues
 TEXT_SETTINGS = ("pooling", "length")
 
 
@@ -104,12 +107,23 @@ def set_components(bag: Tfidf, examples: Any) -> None:
     store = bag.prepare([examples[i] for i in rows])
     values = bag.matrix(store.take(torch.arange(len(rows)))).astype(np.float64)
     bag.table.zero_()
-    gram = (values @ values.T).toarray()  # (n, n)
-    first = max(0, len(gram) - bag.width)
-    squares, left = eigh(gram, subset_by_index=(first, len(gram) - 1))
-    sizes = squares[::-1]  # the largest first
+    sizes, left = largest_axes(values, bag.width)
     count = int((sizes > TINY * sizes[0]).sum())
-    vectors = values.T @ (left[:, ::-1][:, :count] / np.sqrt(sizes[:count]))  # (p, count)
+    vectors = values.T @ (left[:, :count] / np.sqrt(sizes[:count]))  # (p, count)
     signs = np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(count)])  # signs of singular vectors are free
     variance = float((values @ vectors).var(axis=0).mean())
     bag.table[:, :count] = torch.from_numpy(vectors * signs / np.sqrt(max(variance, TINY))).to(bag.table)
+
+
+def largest_axes(values: Any, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the largest eigenvalues of X X^T for sparse X (n, p), at most `width`, and their eigenvectors (n, k).
+
+    A few of many are found by multiplications with X, without the n x n matrix.
+    """
+    n = values.shape[0]
+    if n <= FEW * width:
+        squares, axes = eigh((values @ values.T).toarray(), subset_by_index=(max(0, n - width), n - 1))
+    else:
+        gram: Any = LinearOperator((n, n), matvec=lambda x: values @ (values.T @ x), dtype=np.float64)
+        squares, axes = eigsh(gram, k=width, v0=np.ones(n), tol=TOLERANCE)
+    return squares[::-1], axes[:, ::-1]
