@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-IMPORTED := holdfast.api, holdfast.engines.worker, holdfast.estimator, holdfast.nn.backbones.text, \
+IMPORTED := holdfast.api, holdfast.cli, holdfast.engines.worker, holdfast.estimator, holdfast.nn.backbones.text, \
 	holdfast.report.page, sklearn.ensemble, sklearn.linear_model, transformers.models.bert.modeling_bert
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # where it is set, every process of the tests would compile torch and the rest anew, for seconds
