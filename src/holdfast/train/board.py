@@ -303,7 +303,9 @@ def _candidate(name: str, spec: Spec, seeds: Sequence[int], *, search: bool) -> 
     plain = name == BASELINE
     role = queue.CONSTANT if spec.method in CONSTANT else queue.SIMPLE if spec.method in SIMPLE else queue.METHOD
     role = queue.BASELINE if plain else role
-    return Candidate(name, role, encodes(spec), tuple(seeds), search and is_searchable(spec))
+    entry = catalog.lookup("encoders", spec.encoder)
+    slow = encodes(spec) and (entry.pretrained or entry.tokens or "weights" in spec.encoder_args)
+    return Candidate(name, role, slow, tuple(seeds), search and is_searchable(spec))
 
 
 def is_searchable(spec: Spec) -> bool:

@@ -33,7 +33,7 @@ CONSTANT, SIMPLE, BASELINE, METHOD = "constant", "simple", "baseline", "method" 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method of the comparison: its role, whether it reads features of a frozen encoder, and what it needs."""
+    """A method of the comparison: its role, whether a large encoder computes its features first, and what it needs."""
 
     name: str
     role: str = METHOD

@@ -167,7 +167,8 @@ def assign(
     """Assign a column to each role; raise if a needed one is missing or a column has two roles.
 
     `kinds` maps names to the kinds that their types suggest. Without a text column, all columns with a kind that have
-    no other role are the input. `sample` returns the first rows, from which an error suggests columns.
+    no other role are the input, as is a column with a usual name of the time, which orders the rows as well. `sample`
+    returns the first rows, from which an error suggests columns.
     """
     assert set(need) <= {"label", "domain"}, need
     finder = ColumnFinder(where, names, columns, sample)
@@ -175,7 +176,8 @@ def assign(
     needed = [role for role in need if role != "label" or not labels]
     roles = finder.roles(needed, ("label", "domain", "split", "time", "id"))
     image = next(iter(finder.requested("image")), None)
-    taken = [*roles.values(), *labels, *([] if image is None else [image])]
+    orders = roles.get("time") if "time" not in finder.columns else None  # may be an input, too
+    taken = [*(name for name in roles.values() if name != orders), *labels, *([] if image is None else [image])]
     texts = _text_columns(finder)
     if image is not None and texts:
         fix = "remove one of them; --column text= leaves a text out"
@@ -196,7 +198,7 @@ def assign(
             raise BadInput(f"{where} has two columns named '{name}': rename one of them")
         if roles_of[name] > 1:
             raise BadInput(f"{where} uses its column '{name}' for two roles: name others with --column KEY=NAME")
-    with_role = {*used, *ignored}
+    with_role = {*used, *ignored, *roles.values()}
     left_out = [name for name in names if name not in with_role] if not requested else []
     unused = {name: _reason(name, kinds, texts) for name in left_out}
     if labels:

@@ -268,7 +268,7 @@ def _column_types(
             types[name] = kind if is_list_of_texts(kind) else formats.name_type(path, kind)
     for name in (roles.domain, roles.split, roles.time):
         if name is not None:
-            types[name] = formats.name_type(path, schema.field(name).type)
+            types.setdefault(name, formats.name_type(path, schema.field(name).type))  # the time may be an input
     if roles.id is not None:
         types[roles.id] = formats.name_type(path, schema.field(roles.id).type, exact=True)
     return types

@@ -207,6 +207,17 @@ def test_domains_are_ordered_by_the_time_column(tmp_path):
     assert "'date'" in refusal(odd, columns={"time": "date"})
 
 
+def test_a_column_that_orders_the_rows_of_a_table_is_an_input_too(tmp_path):
+    lines = "".join(f"{i % 7},{2000 + i % 9},{'ab'[i % 2]},{'xy'[i % 2]}\n" for i in range(40))
+    path = put(tmp_path, f"size,year,label,domain\n{lines}")
+    found = read_table(path)
+    assert found.columns == ("size", "year")
+    assert found.time is not None
+    assert found.time[:3].tolist() == [2000, 2001, 2002]
+    named = read_table(path, columns={"time": "year"})
+    assert named.columns == ("size",)
+
+
 def test_unknown_split_names_are_rejected(tmp_path):
     path = put(tmp_path, "text,label,domain,split\na,x,d,train\nb,x,d,holdout\n")
     assert "row 2, column 'split' has the split 'holdout'" in refusal(path)
