@@ -53,9 +53,7 @@ def cores() -> int:
 def environment(threads: int) -> dict[str, str]:
     """Return the environment of workers: the modules of this process, and their share of the threads."""
     path = os.pathsep.join(dict.fromkeys(folder for folder in sys.path if folder))
-    # MKL, which only torch uses, has no more threads than at its start: torch sets their number
-    limits = {**dict.fromkeys(THREADS, str(threads)), "MKL_NUM_THREADS": str(cores())}
-    return {**os.environ, **limits, "PYTHONPATH": path}
+    return {**os.environ, **dict.fromkeys(THREADS, str(threads)), "PYTHONPATH": path}
 
 
 class ForkServer:

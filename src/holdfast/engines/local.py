@@ -133,7 +133,7 @@ class _Pool:
         self.capacity = Capacity(torch.cuda.device_count() if self.auto and self.on_gpu else self.limit, self.limit)
         self.cache, self.deadline = InputCache(workspace), workspace.deadline
         self.workers: list[_Worker] = []
-        self.start: Callable[[int, bool], _Worker] | None = None  # once a worker was needed
+        self.start: Callable[[int, bool, bool], _Worker] | None = None  # once a worker was needed
         self.pulled: deque[Job] = deque()  # before it was known whether there is another one
         self.held: deque[Job] = deque()  # that wait until a worker has computed their inputs
         self.alone: deque[Job] = deque()  # that run with nothing next to them
@@ -172,6 +172,8 @@ class _Pool:
                 return
             elif self._runs_here(job) or (self.start is None and self._is_last()):
                 self.alone.append(job)
+            elif self.cache.lacks(job) and self.deadline.passed():
+                yield job, Stopped()
             elif self.cache.lacks(job):
                 self.held.append(job)
                 if not any(worker.fills for worker in self.workers):
@@ -194,19 +196,23 @@ class _Pool:
         return not self.pulled
 
     def _begin(self, job: Job, stack: ExitStack, *, alone: bool = False, fills: bool = False) -> None:
-        """Give a job, or the computation of its inputs, to a free worker, which is started if there is none."""
-        worker = next((worker for worker in self.workers if worker.job is None), None)
+        """Give a job, or the computation of its inputs, to a free worker, which is started if there is none.
+
+        On a CPU, inputs have a worker of their own, which has all cores.
+        """
+        wide = fills and not self.on_gpu
+        worker = None if wide else next((worker for worker in self.workers if worker.job is None), None)
         if worker is None:
             if self.start is None:
                 self.start = self._starter(stack, job)
             used = {worker.index for worker in self.workers}
-            worker = self.start(next(i for i in range(self.limit) if i not in used), alone)
+            worker = self.start(next(i for i in range(self.limit + 1) if i not in used), alone, wide)
             self.workers.append(worker)
         limit = max(time.monotonic(), time.monotonic() + self.deadline.left()) + GRACE
         (worker.fill if fills else worker.begin)(job, limit=limit)
 
-    def _starter(self, stack: ExitStack, job: Job) -> Callable[[int, bool], _Worker]:
-        """Return the function that starts the worker with an index, alone or next to others."""
+    def _starter(self, stack: ExitStack, job: Job) -> Callable[[int, bool, bool], _Worker]:
+        """Return the function that starts the worker with an index, alone or next to others, or with all cores."""
         threads = max(1, cores() // self.limit)
         server = shared_server(WORKER)
         if server is not None:
@@ -214,10 +220,12 @@ class _Pool:
         content = pickle.dumps(worker_workspace(self.workspace, threads=threads))
         variables = stack.enter_context(mps_daemon(self.workspace.device, self.limit))
 
-        def start(index: int, alone: bool) -> _Worker:
+        def start(index: int, alone: bool, wide: bool) -> _Worker:
             own = variables if alone else with_share(variables, self.capacity.count)
-            own = {**environment(threads), **gpu_variable(self.workspace.device, index), **own}
-            return _Worker(content, index, variables=own, server=shared_server(WORKER))
+            count = cores() if wide else threads  # libraries keep the number that they start with
+            own = {**environment(count), **gpu_variable(self.workspace.device, index), **own}
+            sent = pickle.dumps(worker_workspace(self.workspace, threads=count)) if wide else content
+            return _Worker(sent, index, variables=own, server=shared_server(WORKER))
 
         return start
 
@@ -249,8 +257,9 @@ class _Pool:
 
     def _release(self, worker: _Worker, outcome: Failed | Stopped | None) -> bool:
         """Let the jobs go on that waited for the inputs of one; return whether the outcome is that of this one."""
-        worker.fills = False
-        job = self.held.popleft()
+        worker.fills, job = False, self.held.popleft()
+        if worker in self.workers and not self.on_gpu:
+            self._close(worker)
         if outcome is None:
             self.cache.add(job)
             self.pulled.append(job)
@@ -340,8 +349,8 @@ class _Worker:
         self._send(job, job, limit)
 
     def fill(self, job: Job, *, limit: float) -> None:
-        """Let the worker compute the inputs of a job, with all cores."""
-        self._send(job, Fill(job, cores()), limit)
+        """Let the worker compute the inputs of a job."""
+        self._send(job, Fill(job), limit)
 
     def _send(self, job: Job, request: Job | Fill, limit: float) -> None:
         self.job, self.limit, self.ending, self.fills = job, limit, False, request is not job

@@ -21,7 +21,7 @@ import torch
 from holdfast.core.forking import ORPHAN_SECONDS
 from holdfast.core.stopping import TIME, Interrupted, request_stop
 from holdfast.engines.gpu import MEASURED_STEPS, measure
-from holdfast.run.jobs import Failed, Fill, InputCache, Job, StepReporter, Stopped, run_job
+from holdfast.run.jobs import Fill, InputCache, Job, StepReporter, run_job
 
 PROGRESS_INTERVAL = 0.5  # interval between two reports of the steps of a run
 
@@ -45,23 +45,13 @@ def main(descriptor: int) -> None:
         report = _Reports(connection, workspace.device)
         try:
             if isinstance(job, Fill):
-                _send(connection, "done", _fill(job, cache))
+                _send(connection, "done", cache.fill(job.job))
                 continue
             outcome = run_job(job, workspace, tick=StepReporter(report.steps, time.monotonic, PROGRESS_INTERVAL))
         except Interrupted:
             return
         report.memory()
         _send(connection, "done", outcome)
-
-
-def _fill(request: Fill, cache: InputCache) -> Failed | Stopped | None:
-    """Compute the inputs of a job with its number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.threads)
-    try:
-        return cache.fill(request.job)
-    finally:
-        torch.set_num_threads(before)
 
 
 def _initialise(device: torch.device) -> None:

@@ -179,10 +179,9 @@ class InputCache:
 
 @dataclass(frozen=True)
 class Fill:
-    """A request to compute the inputs of a job, with a number of threads."""
+    """A request to compute the inputs of a job."""
 
     job: Job
-    threads: int
 
 
 def _inputs_of(job: Job) -> tuple[str, str, str, int]:
