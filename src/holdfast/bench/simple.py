@@ -106,7 +106,7 @@ def baselines_seconds(data: pd.DataFrame, only: str = "") -> float:
             dataset = training_data(folder / "data.parquet")
             workspace = Workspace(dataset, out=folder / "runs", cache=folder / "cache")
             base = make_spec(dataset, method="erm", settings={"plan": "leave-one-out"}, encoder=encoder)
-            for spec in baseline_specs(base, dataset.raw.kind, [0]):
+            for spec in baseline_specs(base, dataset, [0]):
                 for episode in workspace.episodes(spec):
                     if only in spec.method:
                         run_episode(spec, episode, workspace)

@@ -1,7 +1,8 @@
 """Engine for this machine: one run after another in this process, or several at once in worker processes.
 
 A worker that is killed, for lack of memory or by a fault of a library, is replaced; its run is repeated once, with
-nothing else running, and so is a run that lacks memory next to others. No other run is affected.
+nothing else running, and so is a run that lacks memory next to others or has an error of the GPU. No other run is
+affected.
 """
 
 from __future__ import annotations
@@ -282,9 +283,9 @@ class _Pool:
     def _end(self, job: Job, worker: _Worker, outcome: Outcome) -> Outcomes:
         """Yield the outcome of a job, or queue the job again."""
         failed = isinstance(outcome, Failed)
-        if failed and self.on_gpu and outcome.kind in ("error", "memory") and worker in self.workers:
+        if failed and self.on_gpu and outcome.kind in ("error", "memory", "device") and worker in self.workers:
             self._close(worker)  # its GPU memory may be fragmented, or its CUDA context may have failed
-        if failed and outcome.kind in ("memory", "killed"):
+        if failed and outcome.kind in ("memory", "killed", "device"):
             if self.deadline.passed():
                 yield job, Stopped()
                 return

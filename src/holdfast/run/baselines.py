@@ -10,17 +10,20 @@ from dataclasses import replace
 
 from holdfast import catalog
 from holdfast.catalog.encoders import SIMPLE_ENCODER
+from holdfast.data.dataset import Dataset
 from holdfast.report.labels import CONSTANT, SIMPLE
 from holdfast.run.settings import with_method, with_rates
 from holdfast.spec import Spec
 
 TABLES = ("table", "mixed")  # kinds that trees are usually good at
+FEW_COLUMNS = 50  # of a table of numbers only, whose kind is `vector`
 LIGHT = {"words": 1, "characters": 0, "min_df": 1, "features": 1000}  # of the text encoder of a constant prediction
 INSERTED = ("experts", "template")  # settings of an encoder that add parts to train
 
 
-def baseline_specs(base: Spec, kind: str, seeds: Sequence[int]) -> list[Spec]:
+def baseline_specs(base: Spec, dataset: Dataset, seeds: Sequence[int]) -> list[Spec]:
     """Return the specs of the baselines for the spec of a comparison; none for streams and other tasks."""
+    kind = dataset.raw.kind
     fitting = [name for name in SIMPLE if not catalog.lookup("methods", name).unsupported(base.task)]
     constant = next((name for name in fitting if name in CONSTANT), None)
     trees = [name for name in fitting if catalog.lookup("methods", name).head]
@@ -37,6 +40,6 @@ def baseline_specs(base: Spec, kind: str, seeds: Sequence[int]) -> list[Spec]:
     counts = LIGHT if kind == "text" else {}
     specs = [with_method(replace(simple, encoder_args=counts), constant)]  # nothing large is loaded or counted for it
     specs += [with_method(each, name) for name in regressions for each in (first, *others)]
-    if kind in TABLES and trees:
+    if trees and (kind in TABLES or (kind == "vector" and 0 < len(dataset.columns or ()) <= FEW_COLUMNS)):
         specs.append(with_method(simple, trees[0]))
     return [replace(spec, seed=seed) for spec in with_rates(specs, {}) for seed in seeds]

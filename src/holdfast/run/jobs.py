@@ -29,7 +29,7 @@ from holdfast.spec import Spec
 
 T = TypeVar("T")
 PACKAGE = Path(__file__).parents[1]
-MAX_ATTEMPTS = 2  # of a run whose worker is killed or lacks memory; the second is alone on the machine
+MAX_ATTEMPTS = 2  # of a run whose worker is killed, lacks memory or has a GPU fault; the second one is alone
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Stopped:
     """A run that the deadline stopped; its checkpoint lets the same command continue."""
 
 
-FAILURES = ("error", "input", "diverged", "memory", "killed")
+FAILURES = ("error", "input", "diverged", "memory", "killed", "device")
 Outcome = RunRecord | Failed | Stopped
 NextJob = Callable[[], Job | None]  # the next job to begin; None if there is none now
 Outcomes = Generator[tuple[Job, Outcome], None, None]
@@ -133,6 +133,8 @@ def _failed(job: Job, workspace: Workspace, error: Exception) -> Failed:
         fix = "use a smaller --batch, shorter inputs or a smaller encoder"
         return Failed(f"not enough memory ({where}): {fix}", "memory")
     message = f": {error}" if str(error) else ""
+    if isinstance(error, torch.AcceleratorError):  # another process on the same GPU may have caused it
+        return Failed(one_line(f"the GPU failed{message} ({where})"), "device")
     return Failed(one_line(f"{type(error).__name__}{message} ({where})"))
 
 

@@ -136,7 +136,7 @@ def _specs(request: Request, workspace: Workspace) -> list[Spec]:
         specs, workspace.identical = merge_identical(specs)
         same = workspace.identical.items()
         workspace.notes += [f"{name} is not run, because it is identical to {other} here" for name, other in same]
-    simple = baseline_specs(base, workspace.dataset.raw.kind, request.seeds) if request.baselines else []
+    simple = baseline_specs(base, workspace.dataset, request.seeds) if request.baselines else []
     return [*simple, *(replace(spec, seed=seed) for spec in specs for seed in request.seeds)]
 
 

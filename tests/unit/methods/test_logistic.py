@@ -1,6 +1,7 @@
 """Logistic regression equals that of scikit-learn, its strength is chosen on domains, and it works as any method."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,7 @@ from holdfast.run.train import train
 from holdfast.run.workspace import Workspace
 
 VECTORS = world("vector", "rotation", domains=4, size=40, classes=3, seed=0)
+NUMBERS = replace(VECTORS, columns=tuple(map(str, range(VECTORS.raw.data.shape[1]))))  # from a table of numbers
 TEXTS = world("text", "vocabulary", domains=4, size=30, classes=2, seed=0)
 GRAPHS = world("graph", "none", domains=3, size=16, classes=2, seed=0)
 IMAGES = world("image", "none", domains=3, size=16, classes=2, seed=0)
@@ -146,6 +148,7 @@ def test_majority_is_the_most_frequent_training_class():
     ("data", "encoder", "labels"),
     [
         (VECTORS, "mlp", ["majority", "features + logistic", "erm"]),
+        (NUMBERS, "mlp", ["majority", "features + logistic", "features + boosting", "erm"]),
         (TEXTS, "bilstm", ["majority", "tfidf + logistic", "erm"]),
         (IMAGES, "cnn", ["majority", "pixels + logistic", "erm"]),
         pytest.param(GRAPHS, "gin", ["majority", "wl + logistic", "erm"], marks=pytest.mark.graph),
