@@ -1,12 +1,13 @@
 """Explain the choice of a comparison in two plain sentences, and name what was not tried."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from holdfast import catalog
 from holdfast.catalog.methods import METHODS
 from holdfast.core.errors import BadInput
 from holdfast.record import LOWER_IS_BETTER, RunRecord
-from holdfast.report.labels import BASELINE, COMBINED, CONSTANT, SIMPLE
+from holdfast.report.labels import BASELINE, COMBINED, CONSTANT, SIMPLE, grouped, largest
 from holdfast.report.significance import Decision
 from holdfast.report.table import Row, rows
 from holdfast.report.words import format_number, is_percent, spelled
@@ -15,12 +16,23 @@ KINDS = {"simple": "a simple baseline", "combined": "a combination of trained mo
 
 
 def explain(records: Sequence[RunRecord], metric: str, decision: Decision) -> str:
-    """Return two sentences about the chosen row, then one about what was not tried."""
+    """Return two sentences about the chosen row, then one about what was not tried.
+
+    Of configurations that were trained on several numbers of rows, the largest counts; plain training on another number
+    of rows than the choice is not compared with it.
+    """
+    records = largest(records)
     table = {row.label: row for row in rows(records, metric) if row.average is not None}
-    row, baseline = table[decision.label], next((row for row in table.values() if row.baseline), None)
+    same = {label for label, group in grouped(records).items() if _rows(group[0].spec) == _rows(decision.spec)}
+    baseline = next((row for label, row in table.items() if row.baseline and label in same), None)
+    row = table[decision.label]
     return " ".join(
         [_expectation(row, baseline, decision, metric), _basis(row, table, metric), not_tried(records)]
     ).strip()
+
+
+def _rows(spec: Mapping[str, Any]) -> int:
+    return int(spec.get("rows") or 0)
 
 
 def _expectation(row: Row, baseline: Row | None, decision: Decision, metric: str) -> str:

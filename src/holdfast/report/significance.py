@@ -295,7 +295,7 @@ def _choose(records: Sequence[RunRecord], metric: str) -> tuple[float, RunRecord
     if reference is None:
         return chosen(table[0], f"it has the best average, which cannot be tested because {BASELINE} was not run")
     if len(table) == 1:
-        return chosen(reference, "it is the only configuration with complete runs")
+        return chosen(reference, "no other configuration has complete runs on its rows")
     tests = {}
     for combined in (False, True):
         tests |= _one_sided([row for row in table if row.combined == combined], reference, groups, metric)

@@ -86,7 +86,7 @@ def test_aligning_methods_train_on_them(method):
 
 def test_a_collapsed_adaptation_is_not_recommended():
     erm, (coral, _, _) = run(BOTH, "erm")[0], run(BOTH, "coral")
-    only = "it is the only configuration with complete runs"
+    only = "no other configuration has complete runs on its rows"
     coral.stages[0]["adapted"]["collapsed"] = False
     assert decide([erm, coral], "accuracy").why != only
     coral.stages[0]["adapted"]["collapsed"] = True

@@ -102,7 +102,7 @@ def test_tests_per_example_do_not_change_the_recommendation():
 
 
 @pytest.mark.parametrize(
-    ("records", "label", "words"), [(ERM, "erm", "only configuration"), ([*MIL, *HMA], "mil", "not run")]
+    ("records", "label", "words"), [(ERM, "erm", "no other configuration"), ([*MIL, *HMA], "mil", "not run")]
 )
 def test_without_a_comparison_the_best_or_only_method_is_recommended(records, label, words):
     decision = decide(records, "accuracy")
