@@ -57,6 +57,18 @@ def test_the_most_frequent_class_needs_no_features(texts, bert, tmp_path, monkey
     torch.testing.assert_close(predicted[0], predicted[1])
 
 
+def test_samples_and_the_final_model_share_cached_features(texts, bert, tmp_path):
+    """A workspace of another command finds the features of the largest sample that was encoded."""
+    data = world("text", "vocabulary", domains=3, size=1000, classes=2, seed=0)
+    encoder = frozen(texts, bert, tmp_path)[1].encoder
+    Workspace(data, cache=tmp_path).sampled(1000).frozen_features(encoder)
+    other = Workspace(data, cache=tmp_path)
+    assert other.sampled(1000).rows_to_encode(encoder) == 0
+    assert other.rows_to_encode(encoder) == len(data) - 1000
+    other.frozen_features(encoder)
+    assert Workspace(data, cache=tmp_path).rows_to_encode(encoder) == 0
+
+
 def test_features_are_computed_once_and_shared(texts, bert, tmp_path):
     frozen(texts, bert, tmp_path)
     files = {p: p.stat().st_mtime_ns for p in (tmp_path / "features").iterdir()}
