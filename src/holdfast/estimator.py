@@ -115,15 +115,12 @@ class DomainEstimator(BaseEstimator, ABC):
     ) -> Self:  # fmt: skip
         """Train on a Dataset and save to `folder`, where an interrupted training resumes.
 
-        A model that is already in `folder` must agree in the settings `agrees`; None means all settings. `runs` are the
-        outputs of runs of this configuration that left out one domain each; `workspace` is one of this data set, whose
-        features are used.
+        A model in `folder` must agree in the settings `agrees`; None means all. `runs` are outputs of runs of this
+        configuration that left out one domain each; `workspace` is one of this data set, whose features are used.
         """
         self._check_features(dataset.raw, dataset.raw, reset=True)
-        return self._fit(
-            dataset, self.method, self.settings, folder=folder, watch=watch, agrees=agrees, runs=runs,
-            workspace=workspace,
-        )  # fmt: skip
+        options = {"folder": folder, "watch": watch, "agrees": agrees, "runs": runs, "workspace": workspace}
+        return self._fit(dataset, self.method, self.settings, **options)
 
     def _method_for(self, domains: Sequence[Any] | None) -> tuple[str, Mapping[str, Any] | None]:
         """Return method and settings; without domains, erm replaces a method that needs several."""
@@ -141,9 +138,8 @@ class DomainEstimator(BaseEstimator, ABC):
         runs: CollectedRuns | None = None, workspace: Workspace | None = None,
     ) -> Self:  # fmt: skip
         watch = watch or ProgressListener()
-        cache = cache_folder() if self.cache else None
-        workspace = Workspace(dataset, choose_device(self.device), cache) if workspace is None else workspace
-        workspace = replace(workspace, on_encoding=watch.encoding, notes=[])
+        whole = workspace or Workspace(dataset, choose_device(self.device), cache_folder() if self.cache else None)
+        workspace = replace(whole, on_encoding=watch.encoding, notes=[])
         request = single_run(
             method, self.seed, settings, encoder=self.encoder, tune=self.tune, plan="all", metric=self.metric,
             steps=self.steps, batch=self.batch, lr=self.lr, model=folder, model_settings=agrees,

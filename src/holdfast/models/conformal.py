@@ -152,8 +152,8 @@ class Calibrated:
             return quantiles(self.scores, self.weights, np.full(count, self.unit), self.coverage)
         order = np.argsort(self.domain, kind="stable")
         known_codes, starts = np.unique(self.domain[order], return_index=True)
-        parts = zip(known_codes, np.split(self.scores[order], starts[1:]), strict=True)
-        own = {self.names[code]: _threshold(scores, self.coverage) for code, scores in parts}
+        by_domain = zip(known_codes, np.split(self.scores[order], starts[1:]), strict=True)
+        own = {self.names[code]: _threshold(scores, self.coverage) for code, scores in by_domain}
         largest = max((value for value in own.values() if math.isfinite(value)), default=math.inf)
         known = {name: value for name, value in own.items() if math.isfinite(value)}
         return np.asarray([known.get(name, largest) for name in (domains or [""] * count)])

@@ -33,7 +33,8 @@ def with_sizes(
         sizes |= entry.cpu
         sizes |= {SIDE: _side(dataset, entry.cpu_sides)} if entry.cpu_sides and SIDE not in options else {}
     merged = {**sizes, **options}
-    return {name: value for name, value in merged.items() if name not in _names(entry) or value is not None}
+    dropped = {LENGTH, SIDE, *_names(entry)}  # with None; encoders without such a setting ignore it
+    return {name: value for name, value in merged.items() if name not in dropped or value is not None}
 
 
 def size_settings(encoder: str, options: Mapping[str, Any]) -> dict[str, Any]:

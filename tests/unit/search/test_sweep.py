@@ -247,7 +247,7 @@ def test_trials_that_are_complete_when_the_time_is_up_are_compared(data, tmp_pat
     assert again.choices() == fresh.choices()
 
 
-def test_a_search_without_a_complete_trial_says_so(data, tmp_path, monkeypatch):
+def test_a_search_without_a_complete_trial_raises(data, tmp_path, monkeypatch):
     with pytest.raises(NothingFinished, match="no trial was completed within 1 min"):
         sweep(data, methods=["erm"], trials=2, out=tmp_path, budget="1m", watch=Late(1, monkeypatch), **QUICK)
 

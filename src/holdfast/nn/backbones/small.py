@@ -31,10 +31,10 @@ class Dropout(nn.Dropout):
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or not 0 < self.p < 1 or input.device.type != "cpu" or input.dtype != torch.float32:
             return super().forward(input)
-        count, kept = input.numel(), 1 - round(self.p * (1 << 16)) / (1 << 16)
+        count, scale = input.numel(), 1 / (1 - round(self.p * (1 << 16)) / (1 << 16))
         words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)  # pyright: ignore[reportArgumentType, reportCallIssue]
         bits = words.view(torch.int16)[:count].view(input.shape)  # uniform from -32768 to 32767
-        return input * (bits >= round(self.p * (1 << 16)) - (1 << 15)).to(input.dtype).mul_(1 / kept)
+        return input * (bits >= round(self.p * (1 << 16)) - (1 << 15)).to(input.dtype).mul_(scale)
 
 
 class VectorBackbone(Backbone):
