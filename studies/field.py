@@ -142,12 +142,13 @@ def first_complete(records: Sequence[RunRecord], folder: Path, started: float) -
     domains: dict[int, set[str]] = {}  # by rows: small domains of a sample may be scored together
     for record in records:
         domains.setdefault(_rows(record), set()).update(record.stages[-1]["test"])
-    groups: dict[tuple[Any, int], list[RunRecord]] = {}
+    groups: dict[tuple[Any, ...], list[RunRecord]] = {}
     for record in filter(is_plain, records):
-        groups.setdefault((record.spec.get("seed"), _rows(record)), []).append(record)
+        key = record.spec.get("seed"), record.spec.get("lr"), bool(record.spec.get("searched")), _rows(record)
+        groups.setdefault(key, []).append(record)
     ends = [
         max(_ended(record, folder) for record in group)
-        for (_, rows), group in groups.items()
+        for (*_, rows), group in groups.items()
         if {name for record in group for name in record.stages[-1]["test"]} == domains[rows]
     ]
     return round(min(ends) - started, 2) if ends else None

@@ -184,17 +184,18 @@ def test_numeric_columns_are_matched_by_name(numbers, tmp_path, suffix):
     )
 
 
-@pytest.mark.parametrize(
-    ("change", "columns"),
-    [
-        ({"pulse": "heart"}, "'age', 'dose', 'heart'"),
-        ({"pulse": "id"}, "'age', 'dose'"),
-    ],
-)
-def test_missing_features_are_named(numbers, tmp_path, change, columns):
+def test_columns_with_a_single_value_in_new_data_are_read(numbers, tmp_path):
     folder, table = numbers
-    table.rename(columns=change).to_csv(tmp_path / "new.csv", index=False)
-    with pytest.raises(BadInput, match=rf"'pulse' .*{columns}\)"):
+    table.assign(pulse=70.0).to_csv(tmp_path / "new.csv", index=False)
+    predict(folder, tmp_path / "new.csv", tmp_path / "out.csv", device="cpu")
+    assert len(pd.read_csv(tmp_path / "out.csv")) == len(table)
+
+
+@pytest.mark.parametrize("other", ["heart", "id"])
+def test_missing_features_are_named(numbers, tmp_path, other):
+    folder, table = numbers
+    table.rename(columns={"pulse": other}).to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(BadInput, match=f"'pulse' of the model: it has 'age', 'dose', '{other}'"):
         predict(folder, tmp_path / "new.csv", tmp_path / "out.csv", device="cpu")
 
 
