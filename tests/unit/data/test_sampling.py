@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast import world
 from holdfast.data.sampling import BINS, LEAST, nested_order, sample_sizes
+from holdfast.defaults import first_sample
 
 SMALL, LARGE, OTHER = 5, 300, 100
 
@@ -84,3 +85,22 @@ def test_sizes_are_doubled_up_to_all_rows(total, first):
     assert samples == [first * 2**number for number in range(len(samples))]
     assert all(size < total / 1.5 for size in samples)
     assert first * 2 ** len(samples) >= total / 1.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "tuned", "pretrained", "device", "tokens", "expected"),
+    [
+        ("table", True, False, "cpu", 0, 8000),
+        ("text", False, True, "cpu", 64, 2000),
+        ("text", False, True, "cpu", 128, 1000),
+        ("text", False, True, "cuda", 128, 2000),
+        ("text", True, True, "cuda", 128, 4000),
+        ("image", False, True, "cpu", 0, 2000),
+        ("graph", True, False, "cpu", 0, 500),
+        ("graph", True, False, "cuda", 0, 8000),
+    ],
+)
+def test_the_first_sample_suits_what_is_computed(kind, tuned, pretrained, device, tokens, expected):
+    rows = first_sample(kind, tuned=tuned, pretrained=pretrained, device=device, tokens=tokens)
+    assert rows == expected
+    assert set(sample_sizes(50_000, rows)[:-1]) <= set(sample_sizes(50_000, 500))
