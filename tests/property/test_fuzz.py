@@ -108,6 +108,7 @@ def checks(model, tmp_path):
     }
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyarrow, for half a character
 @pytest.mark.parametrize("what", QUICK)
 def test_inputs_are_read_or_rejected(checks, what):
     check, strategy = checks[what]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _starts = [time.monotonic()]  # of the commands of this process
 INTERVAL = 10.0  # seconds between progress lines without a terminal
+LOADING = 60.0  # seconds after which the first command of a process did not begin with it
 
 
 def started() -> float:
@@ -33,8 +34,9 @@ def started() -> float:
 
 
 def begin_command() -> None:
-    """Note that a command begins; the first one began with the process."""
-    _starts.append(time.monotonic() if len(_starts) > 1 else _starts[0])
+    """Note that a command begins; the first one began with the process, unless that is long ago."""
+    now = time.monotonic()
+    _starts.append(now if len(_starts) > 1 or now - _starts[0] > LOADING else _starts[0])
 
 
 def say(*sentences: str, all_processes: bool = False) -> None:

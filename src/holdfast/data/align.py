@@ -25,6 +25,8 @@ def model_columns(
     an image, not a text.
     """
     if not schema:
+        if learned:  # columns of numbers, also those that have a single value in the new data
+            columns = {"number": tuple(learned), **(columns or {})}
         return None if columns is None and not forms and learned is None else ModelColumns(columns or {}, forms or {})
     kinds: dict[str, Any] = {"features": tuple(column.name for column in schema)}
     for column in schema:

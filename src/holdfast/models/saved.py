@@ -111,10 +111,6 @@ class SavedModel:
 
     def read_columns(self, columns: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Return the roles to read new data with: those of the user and the model's columns."""
-        if (
-            self.encoder.takes == "vector" and self.columns
-        ):  # columns with a single value in the new data belong to them
-            columns = {"number": self.columns, **(columns or {})}
         return model_columns(columns, self.encoder.schema, self.columns, self.forms, size=self.encoder.size)
 
     def align(self, dataset: Dataset) -> Dataset:
