@@ -121,3 +121,13 @@ def test_a_terminal_has_a_table_of_finished_units(capsys, monkeypatch):
         "at most 30 s left",
     ):
         assert text in shown
+
+
+def test_the_first_command_begins_with_the_process_unless_that_is_long_ago(monkeypatch):
+    now = time.monotonic()
+    for age, expected in ((5.0, now - 5), (1000.0, now)):
+        monkeypatch.setattr(console, "_starts", [now - age])
+        console.begin_command()
+        assert console.started() == pytest.approx(expected, abs=2)
+    console.begin_command()
+    assert console.started() == pytest.approx(now, abs=5)
