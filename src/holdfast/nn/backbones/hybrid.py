@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from scipy.linalg import eigh
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse import linalg
 from torch import Tensor, nn
 
 from holdfast.core.inputs import Inputs, Joint
@@ -27,6 +27,7 @@ TINY = 1e-9
 FEW = 5  # texts per component up to which all eigenvectors are computed
 TOLERANCE = 1e-6  # relative error of eigenvalues
 TEXT_SETTINGS = ("pooling", "length")
+SPARSE: Any = linalg  # without types, which SciPy does not state
 
 
 class Hybrid(Backbone, LearnedPreparation):
@@ -124,6 +125,6 @@ def largest_axes(values: Any, width: int) -> tuple[np.ndarray, np.ndarray]:
     if n <= FEW * width:
         squares, axes = eigh((values @ values.T).toarray(), subset_by_index=(max(0, n - width), n - 1))
     else:
-        gram: Any = LinearOperator((n, n), matvec=lambda x: values @ (values.T @ x), dtype=np.float64)
-        squares, axes = eigsh(gram, k=width, v0=np.ones(n), tol=TOLERANCE)
+        gram = SPARSE.LinearOperator((n, n), matvec=lambda x: values @ (values.T @ x), dtype=np.float64)
+        squares, axes = SPARSE.eigsh(gram, k=width, v0=np.ones(n), tol=TOLERANCE)
     return squares[::-1], axes[:, ::-1]
