@@ -3,7 +3,7 @@
 LIMIT = 300.0  # seconds of a comparison, a search or a training, unless --budget is set
 # rows of the first sample of large data, on which plain training takes seconds: by what a run computes
 ENCODED_ROWS = 2000  # texts and images whose features a frozen encoder computes first, which is the larger part
-LONG_ROWS = 1000  # longer texts without a GPU, of which two cores encode 40 to 90 per second
+LONG_ROWS = 500  # longer texts without a GPU, of which two cores encode 40 to 90 per second
 LONG = 64  # tokens above which texts are long
 LIGHT_ROWS = 8000  # tables, vectors and graphs, and features that are cheap
 TUNED_ROWS = {"cpu": 2000, "cuda": 4000}  # texts and images whose encoder learns

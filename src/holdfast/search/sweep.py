@@ -311,10 +311,8 @@ class Search:
         for run in self.runs:
             if (key := trial(run.spec)) in runs:
                 runs[key].append(run)
-        scores, finished = (
-            {key: overall(g, CRITERIA[self.select], self.folds) for key, g in runs.items()},
-            self.complete(),
-        )
+        scores = {key: overall(group, CRITERIA[self.select], self.folds) for key, group in runs.items()}
+        finished = self.complete()
         complete = {key: score for key, score in scores.items() if score and key in finished}
         return [complete[each.key][each.spec.method][1] if each.key in complete else None for each in trials]
 

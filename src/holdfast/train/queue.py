@@ -10,8 +10,8 @@ worked off in order of value until the time is up, so that whatever has finished
 5. further seeds: plain training and leaders first, then the others
 6. on large data, the same on more rows
 
-Other methods begin when plain training has finished. The first units of large data read a stratified sample of its
-rows. A candidate goes on to the largest sample on which its unit takes at most the share `GROWTH` of the limit, by the
+Other methods begin when plain training has finished, and so do more rows, if plain training waits for a large encoder.
+The first units of large data read a stratified sample of its rows. A candidate goes on to the largest sample on which its unit takes at most the share `GROWTH` of the limit, by the
 time of its finished units; if its rows are encoded first, which takes time of its own, it doubles the sample as long as
 that holds. Methods run on the sample that plain training reached. Leaders are the methods with the best scores on
 source validation rows: no score of a target changes the order.
@@ -121,6 +121,8 @@ class _Order:
         yield from _firsts(quick, first, "a simple baseline that needs no encoding")
         yield from _firsts(baseline, first, "plain training at its default rate")
         yield from _firsts(simple, first, "a simple baseline")
+        if any(each.encodes and _first(each, first) not in self.finished for each in baseline):
+            return  # encoding for its first result takes all cores
         for candidate in (*simple, *baseline):
             for rows in self.path(candidate):
                 yield from _firsts(constant, rows, "the constant on the same rows")

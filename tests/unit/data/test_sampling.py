@@ -92,7 +92,7 @@ def test_sizes_are_doubled_up_to_all_rows(total, first):
     [
         ("table", True, False, "cpu", 0, 8000),
         ("text", False, True, "cpu", 64, 2000),
-        ("text", False, True, "cpu", 128, 1000),
+        ("text", False, True, "cpu", 128, 500),
         ("text", False, True, "cuda", 128, 2000),
         ("text", True, True, "cuda", 128, 4000),
         ("image", False, True, "cpu", 0, 2000),

@@ -193,6 +193,17 @@ def test_only_rows_that_are_encoded_grow_step_by_step():
         assert list(dict.fromkeys(unit.rows for unit in units if unit.name == name)) == expected
 
 
+@pytest.mark.parametrize("encodes", [True, False])
+def test_more_rows_wait_for_the_first_result_of_plain_training_if_its_inputs_are_encoded(encodes):
+    candidates = tuple(replace(each, encodes=encodes) if each.name == "erm" else each for each in CANDIDATES)
+    request = Request(candidates, SIZES, limit=1e3)
+    others = {unit: outcome(unit) for unit in next_units({}, request) if unit.name != "erm" and unit.rows == SIZES[0]}
+    assert (SIZES[-1] in {unit.rows for unit in next_units(others, request)}) != encodes
+    erm = Unit("erm", rows=SIZES[0])
+    for result in (outcome(erm), Finished()):
+        assert SIZES[-1] in {unit.rows for unit in next_units({**others, erm: result}, request)}
+
+
 def test_the_sample_of_a_failed_baseline_does_not_grow():
     units = simulate(Request(CANDIDATES, SIZES), {"erm": None}, seconds=by_rows)
     assert next(unit.rows for unit in units if unit.name == "mil") == SIZES[0]
