@@ -10,11 +10,12 @@ worked off in order of value until the time is up, so that whatever has finished
 5. further seeds: plain training and leaders first, then the others
 6. on large data, the same on more rows
 
-Other methods begin when plain training has finished, and so do more rows, if plain training waits for a large encoder.
-The first units of large data read a stratified sample of its rows. A candidate goes on to the largest sample on which its unit takes at most the share `GROWTH` of the limit, by the
-time of its finished units; if its rows are encoded first, which takes time of its own, it doubles the sample as long as
-that holds. Methods run on the sample that plain training reached. Leaders are the methods with the best scores on
-source validation rows: no score of a target changes the order.
+Other methods begin when plain training has finished, and so do more rows, if plain training waits for a large
+encoder. The first units of large data read a stratified sample of its rows. A candidate goes on to the largest sample
+on which its unit takes at most the share `GROWTH` of the limit, by the time of its finished units; if its rows are
+encoded first, which takes time of its own, it doubles the sample as long as that holds. Methods run on the sample
+that plain training reached. Leaders are the methods with the best scores on source validation rows: no score of a
+target changes the order.
 """
 
 from __future__ import annotations
