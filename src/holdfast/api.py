@@ -22,7 +22,6 @@ from holdfast.data.part_locations import unmatched_note
 from holdfast.data.readers.memory import Source
 from holdfast.data.sampling import sample_sizes
 from holdfast.defaults import LIMIT, first_sample
-from holdfast.engines.local import Local
 from holdfast.final_model import refit as refit
 from holdfast.record import RunRecord
 from holdfast.report.labels import BASELINE, SIMPLE, grouped, is_collapsed, settings_key
@@ -136,9 +135,8 @@ def compare(
     workspace.keep_states = model is not None
     fixed = lr is not None or "lr" in (settings or {})
     engine = engine or default_engine(specs, steps=watch.wants_steps)
-    workers = engine.workers(workspace.device) if isinstance(engine, Local) else 1
     board = Board(
-        specs, numbers, workspace, limit=limit, workers=workers, watch=watch,
+        specs, numbers, workspace, limit=limit, engine=engine, watch=watch,
         search=not fixed if search_rate is None else search_rate,
     )  # fmt: skip
     reserved = partial(reserve, board, limit=limit, model=model is not None, before=limit - deadline.left())
@@ -184,7 +182,7 @@ def compare(
         write_report(records, report, title=f"Holdfast: {dataset.name}", metric=metric, notes=notes, source=source)
     return Comparison(
         records, metric, report, dataset, decision, notes, schedule, workspace.identical, choices,
-        tuple(board.failures), deadline, workers,
+        tuple(board.failures), deadline, board.workers,
     )  # fmt: skip
 
 

@@ -30,11 +30,11 @@ CASES = {
         [],
         r"at least 2 domains.*\(only\)",
     ),
-    "tiny domain": (rows(*FILLER, "alone,pos,d"), [], r"domain 'd' has 1 example"),
+    "tiny domains": (rows("alone,pos,a", "well,neg,b", "ill,neg,c"), [], r"domain '[abc]' has 1 example"),
     "no class of a domain in training": (
-        rows(*FILLER, *(f"odd {i},strange,d" for i in range(4))),
+        rows(*(f"{word} {i},{word},{d}" for d, word in (("a", "pos"), ("b", "neg")) for i in range(6))),
         [],
-        r"no class of domain 'd' \(strange\)",
+        r"no class of domain 'a' \(pos\)",
     ),
     "several bad cells": (
         rows(*FILLER, "lost,,a", "one,two", " ,pos,"),

@@ -71,15 +71,15 @@ class DomainRows:
         """Whether the domain has validation rows but no training rows."""
         return bool(self.splits) and len(self.splits["valid"]) > 0 and not len(self.splits["train"])
 
-    def train_valid(self, valid: float, seed: int, *, needs_both: bool = True) -> tuple[Part, Part]:
+    def train_valid(self, valid: float, seed: int, *, least: int = 2) -> tuple[Part, Part]:
         """Return (train, valid); rows of the test split are in neither.
 
-        Too few rows for both are an error, or without `needs_both` they train.
+        Fewer than `least` rows are an error; if that is less than 2, a single row trains.
         """
         if self.splits and len(self.splits["valid"]) and len(self.splits["train"]):
             return Part(self.domain, self.splits["train"]), Part(self.domain, self.splits["valid"])
         rows = self.splits["train"] if self.splits else self.rows
-        if not needs_both and len(rows) < 2:
+        if least <= len(rows) < 2:
             return Part(self.domain, rows), Part(self.domain, rows[:0])
         return self._cut(rows, valid, seed, "valid")
 

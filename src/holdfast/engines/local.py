@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
+import numpy as np
 import threadpoolctl
 import torch
 
@@ -50,6 +51,7 @@ from holdfast.run.jobs import (
 )
 from holdfast.run.progress import ProgressListener
 from holdfast.run.workspace import Workspace
+from holdfast.spec import Spec
 
 STOP_SECONDS = 60.0  # time that a worker has to finish its step and save, after a signal
 GRACE = 3.0  # time that a worker has to save after the deadline
@@ -73,6 +75,11 @@ class Local:
         """Return the largest number of runs at once."""
         return self.jobs or max_workers(device)
 
+    def at_once(self, spec: Spec, workspace: Workspace) -> int:
+        """Return the number of runs of a spec at once: on a CPU, larger ones take turns unless `jobs` is set."""
+        takes_turns = not self.jobs and workspace.device.type == "cpu" and not is_small(spec, workspace)
+        return 1 if takes_turns else self.workers(workspace.device)
+
     def run(self, next_job: NextJob, workspace: Workspace, *, watch: ProgressListener) -> Outcomes:
         with stop_at_signal(), _limited_threads():
             if self.workers(workspace.device) > 1 and not parallel.active():
@@ -92,11 +99,15 @@ def parse_jobs(text: str) -> Local:
     return Local(int(text))
 
 
-def is_small(job: Job, workspace: Workspace) -> bool:
-    """Whether a run computes with tables, sparse counts or cached features, so that one core suffices for it."""
-    frozen = job.spec.tune == "frozen" and workspace.cache is not None
-    light = workspace.dataset.raw.kind in LIGHT or catalog.lookup("encoders", job.spec.encoder).sparse
-    return frozen or light
+def is_small(spec: Spec, workspace: Workspace) -> bool:
+    """Whether a run computes with tables, counts of words or cached features, so that one core suffices for it."""
+    raw = workspace.dataset.raw
+    if (spec.tune == "frozen" and workspace.cache is not None) or catalog.lookup("encoders", spec.encoder).sparse:
+        return True
+    if raw.kind == "mixed":  # tables with texts, of which words are counted
+        counted = spec.encoder_args.get("base", "auto") in ("auto", "tfidf")
+        return counted and not isinstance(raw.take(np.arange(1)).companion, torch.Tensor)
+    return raw.kind in LIGHT
 
 
 def _run_here(job: Job, workspace: Workspace, watch: ProgressListener) -> Outcome:
@@ -128,10 +139,11 @@ class _Pool:
     """The workers of one call of the engine, which starts them as jobs arrive."""
 
     def __init__(self, engine: Local, next_job: NextJob, workspace: Workspace, watch: ProgressListener) -> None:
-        self.next_job, self.workspace, self.watch = next_job, workspace, watch
-        self.auto, self.limit = not engine.jobs, engine.workers(workspace.device)
+        self.engine, self.next_job, self.workspace, self.watch = engine, next_job, workspace, watch
+        self.limit = engine.workers(workspace.device)
         self.on_gpu = workspace.device.type == "cuda"
-        self.capacity = Capacity(torch.cuda.device_count() if self.auto and self.on_gpu else self.limit, self.limit)
+        grows = self.on_gpu and not engine.jobs
+        self.capacity = Capacity(torch.cuda.device_count() if grows else self.limit, self.limit)
         self.cache, self.deadline = InputCache(workspace), workspace.deadline
         self.workers: list[_Worker] = []
         self.start: Callable[[int, bool, bool], _Worker] | None = None  # once a worker was needed
@@ -184,7 +196,7 @@ class _Pool:
 
     def _runs_here(self, job: Job) -> bool:
         """Whether a job needs this process, or all cores."""
-        large = self.auto and not self.on_gpu and not is_small(job, self.workspace)
+        large = self.limit > 1 and self.engine.at_once(job.spec, self.workspace) == 1
         return large or bool(unimportable(job.spec))
 
     def _next(self) -> Job | None:

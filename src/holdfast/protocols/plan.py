@@ -102,6 +102,10 @@ def rows_of(groups: Sequence[Part]) -> np.ndarray:
     return np.concatenate([group.rows for group in groups]) if groups else np.zeros(0, dtype=np.int64)
 
 
+class NoKnownClass(BadInput):
+    """No test row of a domain has a class that an episode trains on."""
+
+
 def score_known_classes(
     y: np.ndarray, classes: Sequence[str], episode: Episode
 ) -> tuple[Episode, dict[str, dict[str, int]]]:
@@ -123,7 +127,7 @@ def score_known_classes(
             if len(codes) and counts.sum() == len(codes) and not many:
                 names = ", ".join(omitted[part.domain])
                 where = f"no class of domain '{part.domain}' ({names}) occurs in its training domains ({episode.name})"
-                raise BadInput(f"{where}: write equal classes alike, or remove the domain")
+                raise NoKnownClass(f"{where}: write equal classes alike, or remove the domain")
         test = (Part(part.domain, part.rows[np.isin(y[part.rows], known)]) for part in stage.test)
         stages.append(replace(stage, test=tuple(part for part in test if len(part) or not many)))
     return (replace(episode, stages=tuple(stages)), omitted) if omitted else (episode, omitted)

@@ -18,16 +18,16 @@ Parts = tuple[Part, ...]
 def _split(groups: Sequence[DomainRows | Part], valid: float, seed: int) -> tuple[Parts, Parts]:
     """Split the rows of every domain into training and validation rows.
 
-    Of more than `FEW_DOMAINS` domains, one with a single row only trains, and one without a row to train on is left
-    out; with fewer domains both are errors.
+    A domain with a single row only trains. One without a row to train on is left out if there are more than
+    `FEW_DOMAINS`; with fewer domains, and if no domain has two rows, it is an error.
     """
-    train, chosen = _pairs(groups, valid, seed, needs_both=len(groups) <= FEW_DOMAINS)
-    return (train, chosen) if chosen else _pairs(groups, valid, seed, needs_both=True)  # raises
+    train, chosen = _pairs(groups, valid, seed, least=1 if len(groups) <= FEW_DOMAINS else 0)
+    return (train, chosen) if chosen else _pairs(groups, valid, seed, least=2)  # raises
 
 
-def _pairs(groups: Sequence[DomainRows | Part], valid: float, seed: int, *, needs_both: bool) -> tuple[Parts, Parts]:
+def _pairs(groups: Sequence[DomainRows | Part], valid: float, seed: int, *, least: int) -> tuple[Parts, Parts]:
     rows = [group if isinstance(group, DomainRows) else DomainRows(group.domain, group.rows, {}) for group in groups]
-    pairs = [group.train_valid(valid, seed, needs_both=needs_both) for group in rows]
+    pairs = [group.train_valid(valid, seed, least=least) for group in rows]
     return tuple(train for train, _ in pairs if len(train)), tuple(chosen for _, chosen in pairs if len(chosen))
 
 
@@ -46,7 +46,7 @@ def unseen_stage(
     test: Parts = tuple(target.test_part(scored) for target in targets)
     shown: Parts = ()
     if oracle or inside:
-        test, shown = _pairs(test, valid, seed, needs_both=len(sources) + len(targets) <= FEW_DOMAINS)
+        test, shown = _pairs(test, valid, seed, least=1 if len(sources) + len(targets) <= FEW_DOMAINS else 0)
     return Stage(train, chosen, test, shown if oracle else ())
 
 

@@ -38,7 +38,7 @@ from holdfast.data.targets import levels_note, measurements, separator_in, witho
 from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled, unlabelled_parts, with_empty_labels
 from holdfast.defaults import FEW_DOMAINS, LONG_ROWS
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation
-from holdfast.protocols.plan import Episode, score_known_classes
+from holdfast.protocols.plan import Episode, NoKnownClass, score_known_classes
 from holdfast.protocols.small import pool_tests, small_domain_note
 from holdfast.spec import Spec
 from holdfast.tasks.base import Prepared, Structured, Task
@@ -118,11 +118,24 @@ class Workspace:
             plan = catalog.build("protocols", spec.plan, options=options)
             rows, oracle = rows_by_domain(self.dataset), spec.select == "oracle"
             episodes = [self._with_unlabelled(each) for each in plan.episodes(rows, spec.seed, oracle=oracle)]
-            episodes = [self._with_known_classes(e) for e in episodes] if spec.task == "classify" else episodes
+            episodes = self._with_known_classes(episodes) if spec.task == "classify" else episodes
             self.plans[key] = [pool_tests(episode) for episode in episodes]
         return self.plans[key]
 
-    def _with_known_classes(self, episode: Episode) -> Episode:
+    def _with_known_classes(self, episodes: list[Episode]) -> list[Episode]:
+        """Leave test rows of unknown classes out, and episodes that then have none, unless no episode is left."""
+        scored, errors = [], []
+        for episode in episodes:
+            try:
+                scored.append(self._with_known_rows(episode))
+            except NoKnownClass as error:
+                errors.append(error)
+        if not scored and errors:
+            raise errors[0]
+        self.notes += [note for error in errors if (note := f"not scored: {error}") not in self.notes]
+        return scored
+
+    def _with_known_rows(self, episode: Episode) -> Episode:
         """Leave test rows of classes out that an episode does not train on, with a note per target."""
         scored, omitted = score_known_classes(self.dataset.y, self.dataset.classes, episode)
         if omitted and len(self.dataset.domains) > FEW_DOMAINS:

@@ -14,11 +14,12 @@ from holdfast.catalog.encoders import GENERAL
 from holdfast.catalog.training import FEWEST_OF_SAMPLE, default_length, learns
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
+from holdfast.engines.local import Local
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.labels import BASELINE, CONSTANT, SIMPLE, settings_key
 from holdfast.report.selection import train_validation
 from holdfast.run.assemble import encodes
-from holdfast.run.jobs import Failed, Job, Outcome
+from holdfast.run.jobs import Engine, Failed, Job, Outcome
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import check_episode
 from holdfast.run.slate import is_simple
@@ -96,10 +97,12 @@ class Board:
 
     def __init__(
         self, specs: Sequence[Spec], seeds: Sequence[int], workspace: Workspace, *, limit: float, search: bool,
-        workers: int = 1, watch: ProgressListener | None = None,
+        engine: Engine | None = None, watch: ProgressListener | None = None,
     ) -> None:  # fmt: skip
         """Plan the units of specs with the first seed; `search` tries other rates where an encoder learns."""
-        self.workspace, self.workers, self.watch = workspace, workers, watch or ProgressListener()
+        self.workspace, self.watch = workspace, watch or ProgressListener()
+        self.engine = engine if isinstance(engine, Local) else Local()
+        self.workers = self.engine.workers(workspace.device)
         self.specs: dict[str, Spec] = {}
         for spec in specs:
             name = unit_name(spec)
@@ -117,11 +120,12 @@ class Board:
     def next_job(self) -> Job | None:
         """Return the next job of the most valuable units that have one; None if there is none or the time is up.
 
-        The first two of them take turns, so that a slow one does not occupy all workers.
+        The first two of them take turns, so that a slow one does not occupy all workers, unless one needs all cores.
         """
         while True:
             units = next_units(self.finished, self.request)
             first = [each for each in units if each not in self.open or self.open[each].waiting][:2]
+            first = first if all(self._at_once(each) > 1 for each in first) else first[:1]
             if self.workspace.deadline.passed():
                 if self._read(units):
                     continue
@@ -184,6 +188,10 @@ class Board:
         rates = [round(spec.lr * factor, 12) for factor in tried if factor != CHOSEN]
         return replace(spec, lr=spec.lr * factors.get(episode, 1.0), searched={"lr": rates})
 
+    def _at_once(self, unit: Unit) -> int:
+        """Return the number of runs of a unit at once."""
+        return self.engine.at_once(self.specs[unit.name], self.workspace)
+
     def _first_seed(self, unit: Unit) -> int:
         return next(each.seeds[0] for each in self.request.candidates if each.name == unit.name)
 
@@ -213,7 +221,7 @@ class Board:
         if state.waiting or state.running:
             return
         records = {} if state.failed else state.records
-        seconds = sum(record.cost.get("seconds") or 0.0 for record in state.records.values()) / self.workers
+        seconds = sum(record.cost.get("seconds") or 0.0 for record in state.records.values()) / self._at_once(unit)
         self.finished[unit] = Finished({name: score_of(record) for name, record in records.items()}, seconds)
         self.records[unit] = records
         del self.open[unit]

@@ -23,6 +23,7 @@ from holdfast.run.jobs import Failed, InputCache, Job, StepReporter, unimportabl
 from holdfast.run.progress import ProgressListener
 from holdfast.run.settings import make_spec
 from holdfast.run.workspace import Workspace
+from tests.tables import table_world
 from tests.unit.engines import faulty
 from tests.unit.engines.conftest import iterated
 
@@ -137,11 +138,16 @@ def test_a_single_run_starts_no_process(spec, jobs_of, run_jobs, tmp_path, monke
 
 def test_large_runs_take_turns_by_default(workspace, spec, jobs_of, run_jobs, tmp_path, monkeypatch):
     job = jobs_of(spec)[0]
-    assert is_small(job, workspace)
+    assert is_small(job.spec, workspace)
+    assert Local(0).at_once(job.spec, workspace) == Local(0).workers(workspace.device)
     images = Workspace(world("image", "none", domains=3, size=4, classes=2, seed=0), cache=tmp_path)
     tuned = make_spec(images.dataset, settings={"encoder": "cnn", "tune": "full"})
-    assert not is_small(Job.of(tuned, images.episodes(tuned)[0]), images)
-    assert is_small(Job.of(replace(tuned, tune="frozen"), images.episodes(tuned)[0]), images)
+    assert not is_small(tuned, images)
+    assert (Local(0).at_once(tuned, images), Local(3).at_once(tuned, images)) == (1, 3)
+    assert is_small(replace(tuned, tune="frozen"), images)
+    texts = Workspace(table_world(domains=3, size=8, classes=2, seed=0, kind="mixed"), cache=None)
+    assert is_small(make_spec(texts.dataset, settings={"encoder": "mixed"}), texts)
+    assert not is_small(make_spec(texts.dataset, settings={"encoder": "mixed", "encoder.base": "minilm"}), texts)
     monkeypatch.setattr(local, "is_small", lambda *_: False)
     monkeypatch.setattr(local, "_Worker", lambda *_, **__: pytest.fail("a worker was started"))
     assert len(run_jobs(Local(0), jobs_of(spec), tmp_path)) == 3

@@ -11,7 +11,7 @@ from holdfast.core.errors import BadInput
 from holdfast.data.splits import DomainRows, Part, rows_by_domain
 from holdfast.data.synthetic import world
 from holdfast.protocols.plan import Episode, rows_of, score_known_classes
-from holdfast.protocols.plans import AllDomains, GivenSplit, Joint, KFold, SingleSource, Stream
+from holdfast.protocols.plans import AllDomains, GivenSplit, Joint, KFold, LeaveOneOut, SingleSource, Stream
 
 DATA = world("vector", "rotation", domains=4, size=40, classes=2, seed=0)
 THREE = {name: DomainRows(name, np.arange(10 * i, 10 * i + 10), {}) for i, name in enumerate("abc")}
@@ -205,6 +205,20 @@ def test_rotated_folds_are_those_of_one_partition():
 def test_number_of_folds_is_checked(folds):
     with pytest.raises(BadInput, match="from 2 to the 10 examples of domain 'a'"):
         list(KFold(folds=folds).episodes(THREE, 0))
+
+
+# domains with a single row
+
+
+def test_a_single_row_trains_if_another_domain_has_validation_rows():
+    single = DomainRows("d", np.asarray([30]), {})
+    *_, last = LeaveOneOut().episodes({**THREE, "d": single}, 0)
+    assert rows(last.stages[0].test) == {"d": [30]}
+    stage = next(iter(LeaveOneOut(targets=("a",)).episodes({**THREE, "d": single}, 0))).stages[0]
+    assert rows(stage.train)["d"] == [30]
+    assert set(rows(stage.valid)) == {"b", "c"}
+    with pytest.raises(BadInput, match="domain 'd' has 1 example"):
+        list(LeaveOneOut(targets=("a",)).episodes({"a": THREE["a"], "d": single}, 0))
 
 
 # classes that some domains do not have

@@ -146,9 +146,20 @@ def test_labels_that_are_tested_but_not_trained_are_not_scored():
     tested = {job.episode: len(job.episode_in(workspace).stages[0].test[0]) for job in jobs}
     assert tested == {"to-domain-0": 35, "to-domain-1": 40, "to-domain-2": 40}
     assert sum("5 rows of 'rare'" in note for note in workspace.notes) == 1
+
+
+def test_a_domain_that_alone_has_its_classes_is_not_scored():
+    y = DATA.y.copy()
     y[DATA.rows_of("domain-0")] = 2
-    with pytest.raises(BadInput, match=r"no class of domain 'domain-0' \(rare\)"):
-        jobs_of(replace(data, y=y))
+    workspace = Workspace(replace(DATA, y=y, classes=(*DATA.classes, "rare")), cache=None)
+    jobs = resolve(Request(methods=["erm"], seeds=[0, 1]), workspace)
+    assert {job.episode for job in jobs} == {"to-domain-1", "to-domain-2"}
+    assert [note for note in workspace.notes if note.startswith("not scored: no class of domain 'domain-0' (rare)")]
+
+
+def test_without_a_domain_of_known_classes_nothing_can_be_scored():
+    with pytest.raises(BadInput, match="no class of domain 'domain-0'"):
+        jobs_of(replace(DATA, y=DATA.domain.astype(DATA.y.dtype), classes=("a", "b", "c")))
 
 
 def test_settings_override_method_and_seed_of_a_single_run():

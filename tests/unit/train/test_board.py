@@ -6,17 +6,22 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 from holdfast import catalog
 from holdfast.api import NothingFinished, compare
 from holdfast.cli import main
+from holdfast.engines import local
 from holdfast.engines.local import Local
 from holdfast.final_model import refit
 from holdfast.models.saved import load_model
 from holdfast.record import read_finished
 from holdfast.run.progress import ProgressListener
+from holdfast.run.resolve import Request, resolve
 from holdfast.run.train import outputs_path, state_path
+from holdfast.run.workspace import Workspace
 from holdfast.train import schedule
+from holdfast.train.board import Board
 from tests.tables import table_world
 from tests.unit.engines import faulty
 
@@ -43,6 +48,24 @@ def test_a_failed_method_is_reported_and_changes_no_other_record(tmp_path):
     assert any(note.startswith(f"{bad} failed (") and "no such thing" in note for note in failed.notes)
     assert failed.decision is not None
     assert plain.failures == ()
+
+
+@pytest.mark.parametrize(
+    ("engine", "small", "expected"),
+    [
+        (Local(2), True, ["logistic", "erm", "logistic", "erm"]),
+        (Local(1), True, ["logistic", "logistic", "logistic", "erm"]),
+        (Local(0), False, ["logistic", "logistic", "logistic", "erm"]),
+    ],
+)
+def test_units_take_turns_only_if_their_runs_share_the_cores(tmp_path, monkeypatch, engine, small, expected):
+    monkeypatch.setattr(local, "max_workers", lambda _: 2)
+    monkeypatch.setattr(local, "is_small", lambda *_: small)
+    workspace = Workspace(DATA, device=torch.device("cpu"), cache=None, out=tmp_path)
+    jobs = resolve(Request(methods=["logistic", "erm"], seeds=[0], settings={"encoder": "tabular"}), workspace)
+    specs = list({str(job.spec): job.spec for job in jobs}.values())
+    board = Board(specs, [0], workspace, limit=60.0, search=False, engine=engine)
+    assert [board.next_job().spec.method for _ in expected] == expected
 
 
 def command(monkeypatch, *arguments):
