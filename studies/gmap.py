@@ -8,8 +8,8 @@ from collections import defaultdict
 from statistics import fmean
 from typing import Any
 
-from holdfast.recipes.recipe import load_recipe
 from holdfast.record import RunRecord
+from lab.recipes.recipe import load_recipe
 from studies.gmap_fold_tables import TABLES as FOLD_TABLES
 from studies.tables import RESULTS, compared, difference, header, records
 

@@ -8,8 +8,8 @@ from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from holdfast.recipes.recipe import load_recipe
 from holdfast.record import RunRecord
+from lab.recipes.recipe import load_recipe
 from studies.tables import Scores, compared, difference, header, records
 
 Rows = Mapping[str, dict[str, Any]]  # name -> the settings in which a run differs from plain training

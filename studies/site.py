@@ -18,7 +18,7 @@ from typing import Any
 import typer.main
 
 from holdfast.catalog import METHODS
-from holdfast.cli import app
+from holdfast.cli import add_commands, app
 from studies import gallery, links
 from studies.methods import cost, defaults, descriptions, needs, setting_helps
 
@@ -30,6 +30,7 @@ LINK = re.compile(r"\]\((?!\w+://|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 def commands() -> dict[str, Any]:
     """Return the commands by name."""
+    add_commands()
     return dict(typer.main.get_command(app).commands)  # pyright: ignore[reportAttributeAccessIssue]
 
 

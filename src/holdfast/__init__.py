@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from holdfast.models.pretrain import Pretraining, pretrain
     from holdfast.monitor.watch import Watch, watch
     from holdfast.nn.graft.api import graft, grafted_parameters, load_graft, plain_state, save_graft, ungraft
-    from holdfast.recipes.reproduce import Reproduction, reproduce
     from holdfast.record import RunRecord
     from holdfast.search.sweep import Sweep, sweep
     from holdfast.spec import Spec
@@ -43,7 +42,6 @@ _HOME = {  # module -> public names
     "models.pretrain": ("Pretraining", "pretrain"),
     "monitor.watch": ("Watch", "watch"),
     "nn.graft.api": ("graft", "grafted_parameters", "load_graft", "plain_state", "save_graft", "ungraft"),
-    "recipes.reproduce": ("Reproduction", "reproduce"),
     "record": ("RunRecord",),
     "train.work": ("launch",),
     "search.sweep": ("Sweep", "sweep"),
@@ -52,9 +50,9 @@ _HOME = {  # module -> public names
 
 __all__ = [
     "Adaptation", "Audit", "BadInput", "Comparison", "Dataset", "DomainClassifier", "DomainRegressor", "Graphs",
-    "Pretraining", "Reproduction", "RunRecord", "Spec", "Sweep", "Terms", "Watch", "__version__", "adapt", "audit",
+    "Pretraining", "RunRecord", "Spec", "Sweep", "Terms", "Watch", "__version__", "adapt", "audit",
     "auxiliary_loss", "compare", "graft", "grafted_parameters", "launch", "load_data", "load_graft", "plain_state",
-    "pretrain", "push_to_hub", "refit", "reproduce", "save_graft", "sweep", "tape", "ungraft", "watch", "world",
+    "pretrain", "push_to_hub", "refit", "save_graft", "sweep", "tape", "ungraft", "watch", "world",
 ]  # fmt: skip
 
 

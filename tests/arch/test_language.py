@@ -174,13 +174,15 @@ def check(path: Path) -> list[Violation]:
 
 def sources() -> list[Path]:
     """List every file the language rules apply to."""
-    code = [p for folder in ("src", "studies", "tests") for p in sorted((ROOT / folder).rglob("*.py"))]
+    code = [p for folder in ("src", "lab", "studies", "tests") for p in sorted((ROOT / folder).rglob("*.py"))]
     code += sorted((ROOT / "docs").rglob("*.py"))
     documents = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
     return [p for p in code if p != Path(__file__).resolve()] + documents
 
 
-@pytest.mark.parametrize("folder", ["src", "studies", "tests", "docs", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize(
+    "folder", ["src", "lab", "studies", "tests", "docs", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+)
 def test_language_is_plain(folder):
     violations = [v for p in sources() if str(p.relative_to(ROOT)).startswith(folder) for v in check(p)]
     assert not violations, f"{len(violations)} violations, first 30:\n" + "\n".join(map(str, violations[:30]))

@@ -1,6 +1,7 @@
 """The dependency direction is a test, not a hope."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ ORDER = (
     ("engines",),
     ("train",),
     ("models",),
-    ("estimator", "auditing", "search", "recipes", "monitor"),
+    ("estimator", "auditing", "search", "monitor"),
     ("final_model",),
     ("api", "serve"),
 )
@@ -38,7 +39,7 @@ NEVER = {  # narrower than the order alone
     "catalog": {"nn", "data", "tasks", "methods", "protocols", "analysis"},  # entries name their targets
     "report": {"nn", "data", "tasks", "methods", "protocols"},  # loads analyses by name
 }
-TOP = {"cli", "bench", "__init__", "__main__"}  # may import anything
+TOP = {"cli", "__init__", "__main__"}  # may import anything
 
 
 def layer(path: Path) -> str:
@@ -75,6 +76,10 @@ def test_imports_point_down(path):
     for other in imported(path) - {own}:
         assert RANK[other] < RANK[own], f"{own} must not import {other}"
         assert other not in NEVER.get(own, set()), f"{own} must not import {other}"
+
+
+def test_the_library_does_not_know_its_laboratory():
+    assert not [p for p in FILES if re.search(r"^\s*(from|import) lab\b", p.read_text(), re.MULTILINE)]
 
 
 def test_only_parallel_knows_torch_distributed():

@@ -15,7 +15,6 @@ POSIX = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "
 FUNCTIONS = {f"os.{name}" for name in ("fork", "killpg", "getpgid", "setsid", "getuid", "statvfs")}
 FUNCTIONS |= {f"signal.{name}" for name in ("SIGKILL", "SIGALRM", "SIGHUP", "SIGUSR1")}
 GUARDED = {
-    "bench/engines.py",  # starts and kills a cluster of Ray, whose nodes run on Linux
     "core/forking.py",  # forks workers on Linux only
 }
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.bench.engines import cluster
 from holdfast.data.synthetic import world
 from holdfast.record import load
+from lab.benchmarks.engines import cluster
 
 COMMAND = [sys.executable, "-c", "from holdfast.cli import main; main()"]
 SEARCH = ["--methods=erm", "--trials=4", "--seeds=2", "--encoder=mlp", "--set=encoder.hidden=[16]", "--device=cpu"]

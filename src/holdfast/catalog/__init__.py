@@ -7,17 +7,22 @@ from typing import Any
 
 from holdfast.catalog.analyses import ANALYSES
 from holdfast.catalog.augmentations import AUGMENTATIONS, DEFAULT_AUGMENTATION
-from holdfast.catalog.benches import BENCHES
 from holdfast.catalog.datasets import DATASETS
 from holdfast.catalog.encoders import CPU_ENCODER, DEFAULT_ENCODER, ENCODERS, PREFERRED_ENCODER
 from holdfast.catalog.entry import EncoderEntry, Entry, MethodEntry, Part
 from holdfast.catalog.heads import HEADS
 from holdfast.catalog.methods import METHODS
 from holdfast.catalog.necks import NECKS
-from holdfast.catalog.plugins import discover, register_dataset, register_encoder, register_method, user_parts
+from holdfast.catalog.plugins import (
+    ADDED_SECTIONS,
+    discover,
+    register_dataset,
+    register_encoder,
+    register_method,
+    user_parts,
+)
 from holdfast.catalog.predictions import PREDICTIONS
 from holdfast.catalog.protocols import PLANS, SELECTIONS, TASKS
-from holdfast.catalog.recipes import RECIPES
 from holdfast.catalog.training import training_defaults
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.packages import PACKAGED
@@ -25,8 +30,8 @@ from holdfast.core.settings import type_error
 from holdfast.spec import Spec
 
 __all__ = [
-    "ANALYSES", "AUGMENTATIONS", "BENCHES", "DATASETS", "ENCODERS", "HEADS", "METHODS", "NECKS", "PLANS", "PREDICTIONS",
-    "RECIPES", "SECTIONS", "SELECTIONS", "TASKS", "Entry", "build", "build_neck", "buildable_names", "check_settings",
+    "ANALYSES", "AUGMENTATIONS", "DATASETS", "ENCODERS", "HEADS", "METHODS", "NECKS", "PLANS", "PREDICTIONS",
+    "SECTIONS", "SELECTIONS", "TASKS", "Entry", "build", "build_neck", "buildable_names", "check_settings",
     "check_spec", "check_task", "default_note", "describe", "incompatibility", "lookup", "no_settings_error",
     "register_dataset", "register_encoder", "register_method", "resolve_augmentation", "resolve_encoder", "unwrap",
     "user_parts",
@@ -34,8 +39,8 @@ __all__ = [
 
 SECTIONS: dict[str, Mapping[str, Any]] = {
     "datasets": DATASETS, "augmentations": AUGMENTATIONS, "encoders": ENCODERS, "necks": NECKS, "heads": HEADS,
-    "methods": METHODS, "protocols": PLANS, "selections": SELECTIONS, "tasks": TASKS, "benches": BENCHES,
-    "analyses": ANALYSES, "recipes": RECIPES, "predictions": PREDICTIONS,
+    "methods": METHODS, "protocols": PLANS, "selections": SELECTIONS, "tasks": TASKS,
+    "analyses": ANALYSES, "predictions": PREDICTIONS, **ADDED_SECTIONS,
 }  # fmt: skip
 
 

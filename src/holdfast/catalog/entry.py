@@ -57,6 +57,14 @@ class Entry:
         """Call the target."""
         return self.load()(*args, **options)
 
+    def details(self, name: str) -> dict[str, Any]:
+        """Return what `holdfast list --json` tells about the entry of this name beyond `about`."""
+        return {}
+
+    def shown(self, name: str) -> Any:
+        """Return what `holdfast list` shows of the entry of this name below the list, or None."""
+        return None
+
 
 @dataclass(frozen=True)
 class Part(Entry):

@@ -2,7 +2,8 @@
 
 `register_*` adds a class or function of the running program. Installed packages declare entry points in the groups
 `holdfast.methods`, `holdfast.encoders` and `holdfast.datasets`; they are imported when a name is not built in or a
-section is listed.
+section is listed. The groups `holdfast.benches` and `holdfast.recipes` name mappings of entries, and
+`holdfast.commands` functions that become commands.
 """
 
 import logging
@@ -21,6 +22,7 @@ from holdfast.catalog.methods import METHODS
 from holdfast.core.errors import BadInput
 from holdfast.data import registry
 
+ADDED_SECTIONS: dict[str, dict[str, Entry]] = {"benches": {}, "recipes": {}}  # of which plug-ins have all entries
 OPEN_SECTIONS: dict[str, dict[str, Any]] = {"methods": METHODS, "encoders": ENCODERS, "datasets": DATASETS}
 INPUT_KINDS = ("text", "image", "vector", "graph", "table", "mixed")
 _added: dict[tuple[str, str], Entry] = {}  # (section, name) -> entry that is not built in
@@ -94,6 +96,9 @@ def discover(section: str) -> None:
     if section == "datasets":  # imported by the registry when one is loaded
         for name in registry.READERS.keys() - DATASETS.keys():
             DATASETS[name] = _added[section, name] = PublishedEntry(name, "data set of an installed plug-in")
+    if section in ADDED_SECTIONS:
+        for point in entry_points(group=f"holdfast.{section}"):
+            ADDED_SECTIONS[section].update(point.load())
     for point in entry_points(group=f"holdfast.{section}") if section in REGISTER else ():
         origin = f"plug-in '{point.name}' of {point.dist.name if point.dist else 'an unknown package'}"
         if point.name in OPEN_SECTIONS[section]:

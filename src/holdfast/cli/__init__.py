@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from functools import partial
+from importlib.metadata import entry_points
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -13,7 +14,6 @@ import typer
 from holdfast.cli import (
     adapt,
     audit,
-    bench,
     compare,
     demo,
     doctor,
@@ -21,7 +21,6 @@ from holdfast.cli import (
     label,
     predict,
     report,
-    reproduce,
     sweep,
     watch,
 )
@@ -41,16 +40,15 @@ app = typer.Typer(
 command = partial(app.command, cls=SingleUseCommand)
 for run in (
     demo.demo, audit.audit, compare.compare, sweep.sweep, fit.fit, adapt.adapt, adapt.rollback, predict.predict,
-    predict.serve, watch.watch, label.label, predict.export, predict.memory, fit.pretrain, reproduce.reproduce,
-    report.report,
+    predict.serve, watch.watch, label.label, predict.export, predict.memory, fit.pretrain, report.report,
 ):  # fmt: skip
     command(run.__name__)(run)
 command("list")(report.list_section)
-command("bench")(bench.bench)
 command("doctor")(doctor.doctor)
 
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]  # typer ships its own click since 0.26
 RESUMABLE = ("demo", "compare", "sweep", "fit", "adapt", "pretrain", "reproduce")  # commands that write checkpoints
+LABORATORY = ("bench", "reproduce")  # commands of the package holdfast-lab
 DISTRIBUTED = ("fit", "compare")  # commands that torchrun can start
 
 
@@ -72,6 +70,18 @@ def _options(
     ] = False,
 ) -> None:  # fmt: skip
     pass
+
+
+def add_commands() -> None:
+    """Add the commands of installed packages."""
+    known = _known_commands()
+    for point in entry_points(group="holdfast.commands"):
+        if point.name not in known:
+            command(point.name)(point.load())
+
+
+def _known_commands() -> set[str | None]:
+    return {each.name for each in app.registered_commands}
 
 
 class _Terminated(BaseException):
@@ -96,6 +106,8 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # terminals without emoji print their escapes
     try:
         _check_single_process()
+        if _name() not in _known_commands():
+            add_commands()
         code = app(standalone_mode=False)
     except BadInput as error:
         fail(str(error))
@@ -104,6 +116,8 @@ def main() -> None:
         if code == 130:  # how typer reports a keyboard interrupt
             _say_stopped()
     except ClickException as error:
+        if _name() in LABORATORY and _name() not in _known_commands():
+            fail(f"`holdfast {_name()}` comes with the package holdfast-lab: install the folder lab of the source")
         fail(f"{error.format_message()} (see `holdfast --help`)")  # pyright: ignore[reportAttributeAccessIssue]
     except (KeyboardInterrupt, typer.Abort):
         _say_stopped()

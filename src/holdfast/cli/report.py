@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.table import Table
-from rich.text import Text
 
 from holdfast.cli import options
 from holdfast.cli.console import print_json, say, show, show_records
 
 if TYPE_CHECKING:
-    from holdfast.recipes.recipe import Recipe
-    from holdfast.report.terminal import WrappedTable
+    pass
 
 
 def report(
@@ -112,33 +110,15 @@ def list_section(
     if what not in catalog.SECTIONS:
         raise unknown("list", what, catalog.SECTIONS)
     entries: list[dict[str, Any]] = list(catalog.describe(what))
-    recipes: list[Recipe] = []
-    if what == "recipes":
-        from holdfast.recipes.recipe import load_recipe
-
-        recipes = [load_recipe(entry["name"]) for entry in entries]
-        details = [{"claim": recipe.claim, "notes": list(recipe.notes), "rows": recipe.json()} for recipe in recipes]
-        entries = [entry | detail for entry, detail in zip(entries, details, strict=True)]
+    parts = {name: part for name, part in catalog.SECTIONS[what].items() if isinstance(part, catalog.Entry)}
     if json:
-        print_json(entries)
+        details = {name: part.details(name) for name, part in parts.items()}
+        print_json([entry | details.get(entry["name"], {}) for entry in entries])
         return
     table = Table("name", "about", box=None)
     for entry in entries:
         table.add_row(entry["name"], entry["about"])
     show(table)
-    for recipe in recipes:
-        show(_published_table(recipe))
-
-
-def _published_table(recipe: Recipe) -> WrappedTable:
-    """Return the published numbers of a recipe, its claim, and the rows that cannot be run."""
-    from holdfast.report.terminal import WrappedTable
-
-    lines = [
-        [Text(cell) for cell in (name, row.label, *(cell.printed() for cell in recipe.choose([name])))]
-        for name, row in recipe.rows.items()
-    ]
-    closed = [f"{', '.join(names)} not run: {reason}" for reason, names in recipe.reasons.items()]
-    notes = [text for text in (recipe.claim, *recipe.notes, *closed) if text]
-    heads = ["row", "", *recipe.columns]
-    return WrappedTable(heads, lines, Text(recipe.name), "\n".join(notes), title_justify="left", labels=2)
+    for name, part in parts.items():
+        if (shown := part.shown(name)) is not None:
+            show(shown)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from holdfast.cli.reproduce import _table
 from rich.console import Console
 
 from holdfast.cli.report import _published_table
-from holdfast.cli.reproduce import _table
-from holdfast.recipes.recipe import load_recipe
+from lab.recipes.recipe import load_recipe
 
 
 def rendered(table) -> str:

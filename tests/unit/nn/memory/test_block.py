@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from holdfast.bench.hma import read_repeated
 from holdfast.core.errors import BadInput
 from holdfast.nn.memory.block import BlockSettings, MemoryBlock, concatenate
+from lab.benchmarks.hma import read_repeated
 
 WIDTH, HEADS = 12, 3
 RNG = torch.Generator().manual_seed(0)

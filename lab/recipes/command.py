@@ -1,0 +1,124 @@
+"""holdfast reproduce: run a published table and print each number next to the measured one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from holdfast.cli import options
+from holdfast.cli.console import print_json, progress, say, show
+from holdfast.core.forking import start_early
+
+if TYPE_CHECKING:
+    from holdfast.report.terminal import WrappedTable
+    from lab.recipes.recipe import Recipe
+    from lab.recipes.reproduce import Reproduction
+
+Recipe = Annotated[str, options.argument("Table or figure; see `holdfast list recipes`.")]
+Rows = Annotated[str, options.option("Comma separated rows of the table. [default: all]")]
+Columns = Annotated[str, options.option("Comma separated columns of the table. [default: all]")]
+Encoder = Annotated[str | None, options.option("Replaces the published encoder; see `holdfast list encoders`.")]
+Tune = Annotated[str | None, options.option("Replaces the published tuning: full, frozen, last:N.")]
+Steps = Annotated[int | None, typer.Option(help="Replaces the published number of epochs; warm-up scales with it.")]
+Batch = Annotated[int | None, typer.Option(help="Examples per domain, replaces the published batch size.")]
+Rate = Annotated[float | None, typer.Option("--lr", help="Replaces the published learning rate.")]
+
+
+def reproduce(
+    recipe: Recipe,
+    rows: Rows = "",
+    columns: Columns = "",
+    seeds: options.Seeds = "5",
+    encoder: Encoder = None,
+    tune: Tune = None,
+    steps: Steps = None,
+    batch: Batch = None,
+    lr: Rate = None,
+    out: options.Out = Path("runs/reproduce"),
+    device: options.Device = "auto",
+    examples: options.Examples = None,
+    set_: options.Set = None,
+    analyse: options.Analyse = "",
+    no_cache: options.NoCache = False,
+    data_dir: options.DataDir = None,
+    engine: options.Engine = "local",
+    jobs: options.Jobs = None,
+    address: options.Address = None,
+    cpus: options.Cpus = None,
+    gpus: options.Gpus = None,
+    json: options.Json = False,
+) -> None:
+    """Run a published table with its published settings and print each number next to the measured one.
+
+    Data sets are read from files in --data-dir; if one is missing, the error names the file, its columns and where the
+    data set is published. Options override the published settings, so a smaller encoder, fewer steps or a few rows give
+    a first impression. A setting of a method, neck or plan, such as `neck.slots`, applies to the rows that have it.
+
+    Examples:
+
+    - `holdfast list recipes`
+
+    - `holdfast reproduce mil/table1 --data-dir data`
+
+    - `holdfast reproduce mil/table1 --data-dir data --rows baseline,memory,mil --columns books,average`
+
+    - `holdfast reproduce mil/table2 --data-dir data --encoder minilm --steps 300 --lr 5e-5 --seeds 3`
+
+    - `holdfast reproduce mil/figure5 --data-dir data --columns amazon --set method.memory_lr=0.01`
+
+    - `holdfast reproduce hma/table4 --data-dir data --rows hma --columns imdb-multi --analyse slot-map,slot-attention`
+
+    - `holdfast reproduce mil/table1 --data-dir data --jobs 4`
+
+    Run the same command again to continue; finished runs are not repeated.
+    """
+    start_early(jobs)  # before torch is imported
+    from holdfast.report.engagement import inactive_notes
+    from lab.recipes.reproduce import reproduce as run
+
+    keywords = options.run_keywords(locals())
+    with progress(json) as listener:
+        result = run(recipe, settings=options.parsed_settings(set_), watch=listener, **keywords)
+    if json:
+        print_json(options.comparison_json(result))
+        return
+    for note in result.notes:
+        if "published / measured:" not in note:  # the table shows it
+            say(note)
+    show(_table(result))
+    say(*inactive_notes(result.records))
+    say(f"report: {result.report}")
+
+
+def _table(result: Reproduction) -> WrappedTable:
+    """Return rows and columns as published, with two numbers per cell."""
+    from holdfast.report.terminal import WrappedTable
+    from holdfast.report.words import metric_name
+
+    lines: dict[str, dict[str, str]] = {}
+    for measured in result.cells:
+        lines.setdefault(measured.cell.row.label, {})[measured.cell.column.label] = measured.text()
+    counts = sorted({len(measured.values) for measured in result.cells if measured.values})
+    seeds = " to ".join(str(count) for count in dict.fromkeys((*counts[:1], *counts[-1:]))) or "none"
+    scores = metric_name(str(result.recipe.settings["metric"]))
+    note = f"published / measured here; scores are {scores}; seeds: {seeds}; ± is the standard error"
+    columns = dict.fromkeys(measured.cell.column.label for measured in result.cells)
+    shown = [[Text(label), *(Text(text) for text in line.values())] for label, line in lines.items()]
+    return WrappedTable(["row", *columns], shown, title=Text(result.recipe.name), caption=note)
+
+
+def published_table(recipe: Recipe) -> WrappedTable:
+    """Return the published numbers of a recipe, its claim, and the rows that cannot be run."""
+    from holdfast.report.terminal import WrappedTable
+
+    lines = [
+        [Text(cell) for cell in (name, row.label, *(cell.printed() for cell in recipe.choose([name])))]
+        for name, row in recipe.rows.items()
+    ]
+    closed = [f"{', '.join(names)} not run: {reason}" for reason, names in recipe.reasons.items()]
+    notes = [text for text in (recipe.claim, *recipe.notes, *closed) if text]
+    heads = ["row", "", *recipe.columns]
+    return WrappedTable(heads, lines, Text(recipe.name), "\n".join(notes), title_justify="left", labels=2)
