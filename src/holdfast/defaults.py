@@ -1,10 +1,12 @@
 """Defaults that a comparison decides from the size and the kind of the data."""
 
+import math
+
 LIMIT = 300.0  # seconds of a comparison, a search or a training, unless --budget is set
 # rows of the first sample of large data, on which plain training takes seconds: by what a run computes
-ENCODED_ROWS = 2000  # texts and images whose features a frozen encoder computes first, which is the larger part
-LONG_ROWS = 500  # longer texts without a GPU, of which two cores encode 40 to 90 per second
-LONG = 64  # tokens above which texts are long
+ENCODED_ROWS = {"cpu": 500, "cuda": 2000}  # texts and images whose features a frozen encoder computes first
+LONG = 128  # tokens up to which two cores encode 40 to 150 texts per second; of longer texts the sample is smaller
+FEWEST_ENCODED = 125  # of the longest texts
 LIGHT_ROWS = 8000  # tables, vectors and graphs, and features that are cheap
 TUNED_ROWS = {"cpu": 2000, "cuda": 4000}  # texts and images whose encoder learns
 GRAPH_ROWS = 500  # graphs without a GPU, of which a step takes 30 to 100 ms
@@ -41,6 +43,7 @@ def first_sample(kind: str, *, tuned: bool, pretrained: bool, device: str, token
         return LIGHT_ROWS
     if tuned:
         return TUNED_ROWS[device]
-    if kind == "text" and tokens > LONG and device == "cpu":
-        return LONG_ROWS
-    return ENCODED_ROWS if pretrained else LIGHT_ROWS
+    if not pretrained:
+        return LIGHT_ROWS
+    halvings = math.ceil(math.log2(tokens / LONG)) if kind == "text" and tokens > LONG and device == "cpu" else 0
+    return max(FEWEST_ENCODED, ENCODED_ROWS[device] >> halvings)

@@ -274,7 +274,7 @@ class _Pool:
         if worker in self.workers and not self.on_gpu:
             self._close(worker)
         if outcome is None:
-            self.cache.add(job)
+            self.cache.add(job, seconds=time.monotonic() - worker.began)
             self.pulled.append(job)
         self.pulled.extend(self.held)
         self.held.clear()
@@ -336,7 +336,7 @@ class _Worker:
     ) -> None:
         self.index = index
         self.job: Job | None = None
-        self.limit = 0.0  # time at which the worker is killed
+        self.began, self.limit = 0.0, 0.0  # times at which the job began and at which the worker is killed
         self.fills = False  # whether it computes the inputs of the job, not the job
         self.ending = False  # whether its run was asked to end
         self.connection, other_end = Pipe()
@@ -367,6 +367,7 @@ class _Worker:
 
     def _send(self, job: Job, request: Job | Fill, limit: float) -> None:
         self.job, self.limit, self.ending, self.fills = job, limit, False, request is not job
+        self.began = time.monotonic()
         self.messages.put(pickle.dumps(request))  # `send` would share memory of tensors, which works with children only
 
     def end_run(self) -> None:

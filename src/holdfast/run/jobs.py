@@ -174,9 +174,11 @@ class InputCache:
         self.add(job)
         return None
 
-    def add(self, job: Job) -> None:
-        """Take note that the inputs of a job are there."""
+    def add(self, job: Job, *, seconds: float | None = None) -> None:
+        """Take note that the inputs of a job are there, and of the time that another process took."""
         self.seen.add(_inputs_of(job))
+        if seconds is not None:
+            self.workspace.encoding_seconds[job.spec.rows or len(self.workspace.dataset)] = seconds
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from holdfast.data.sampling import nested_order, sample_sizes
 from holdfast.data.splits import rows_by_domain
 from holdfast.data.targets import levels_note, measurements, separator_in, without_codes
 from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled, unlabelled_parts, with_empty_labels
-from holdfast.defaults import FEW_DOMAINS, LONG_ROWS
+from holdfast.defaults import FEW_DOMAINS, FEWEST_ENCODED
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation
 from holdfast.protocols.plan import Episode, NoKnownClass, score_known_classes
 from holdfast.protocols.small import pool_tests, small_domain_note
@@ -66,6 +67,7 @@ class Workspace:
     stores: dict[str, Store] = field(default_factory=dict)
     newest: str = ""  # key of the store whose preparation was learned last
     features: dict[Backbone, Tensor] = field(default_factory=dict)
+    encoding_seconds: dict[int, float] = field(default_factory=dict)  # by number of rows, of those not in the cache
     encoders: dict[str, Backbone] = field(default_factory=dict)
     structured: dict[tuple[str, str], Prepared] = field(default_factory=dict)
     macs: dict[str, int | None] = field(default_factory=dict)
@@ -98,7 +100,7 @@ class Workspace:
         """Return groups of rows whose features share a file: domains, each in parts that samples have in common."""
         groups = [self.dataset.rows_of(name) for name in self.dataset.domains]
         whole = self.complete or self
-        sizes = sample_sizes(len(whole.dataset), LONG_ROWS)  # among them are those of larger first samples
+        sizes = sample_sizes(len(whole.dataset), FEWEST_ENCODED)  # among them are those of larger first samples
         if len(sizes) < 2:
             return groups
         place = np.empty(len(whole.dataset), dtype=np.int64)
@@ -237,7 +239,10 @@ class Workspace:
                 encoder.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
             return self.examples(self.store(encoder)).map(encoder, rows, tick=count, shared=True)
 
+        began, missing = time.monotonic(), encoded < len(self.dataset)
         features = cached_features(self.dataset.raw, groups, compute, key=key, folder=self.cache)
+        if missing:
+            self.encoding_seconds[len(self.dataset)] = time.monotonic() - began
         self.features = {encoder: features}  # only the newest: a comparison has one encoder
         return features
 

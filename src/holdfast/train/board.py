@@ -222,7 +222,8 @@ class Board:
             return
         records = {} if state.failed else state.records
         seconds = sum(record.cost.get("seconds") or 0.0 for record in state.records.values()) / self._at_once(unit)
-        self.finished[unit] = Finished({name: score_of(record) for name, record in records.items()}, seconds)
+        encoding = self.workspace.encoding_seconds.get(unit.rows, 0.0)
+        self.finished[unit] = Finished({name: score_of(record) for name, record in records.items()}, seconds, encoding)
         self.records[unit] = records
         del self.open[unit]
         self.watch.unit(unit, list(records.values()), [each for each in self.failures if each.unit == unit])

@@ -13,9 +13,9 @@ worked off in order of value until the time is up, so that whatever has finished
 Other methods begin when plain training has finished, and so do more rows, if plain training waits for a large
 encoder. The first units of large data read a stratified sample of its rows. A candidate goes on to the largest sample
 on which its unit takes at most the share `GROWTH` of the limit, by the time of its finished units; if its rows are
-encoded first, which takes time of its own, it doubles the sample as long as that holds. Methods run on the sample
-that plain training reached. Leaders are the methods with the best scores on source validation rows: no score of a
-target changes the order.
+encoded first, which counts, it doubles the sample as long as that holds. Methods run on the sample that plain
+training reached. Leaders are the methods with the best scores on source validation rows: no score of a target changes
+the order.
 """
 
 from __future__ import annotations
@@ -58,11 +58,13 @@ class Unit:
 class Finished:
     """Outcome of a unit: validation scores of the sources per target, higher is better, and its time.
 
-    A unit without scores failed on at least one target.
+    A unit without scores failed on at least one target. `encoding` is the time that a large encoder took for the rows
+    that the next smaller sample lacks.
     """
 
     scores: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    encoding: float = 0.0
 
     @property
     def score(self) -> float | None:
@@ -158,8 +160,11 @@ class _Order:
             outcome = self.finished.get(_first(candidate, rows))
             if outcome is None or outcome.score is None:
                 return
-            affordable = GROWTH * self.request.limit / max(outcome.seconds, 1e-9) * rows
-            larger = [size for size in sizes if rows < size <= affordable]
+            new = rows - max((size for size in sizes if size < rows), default=0)
+            per_row = outcome.seconds / rows
+            encoding = outcome.encoding / new if candidate.encodes else 0.0
+            most = GROWTH * self.request.limit
+            larger = [size for size in sizes if size > rows and size * per_row + (size - rows) * encoding <= most]
             if not larger:
                 return
             rows = larger[0] if candidate.encodes and math.isfinite(self.request.limit) else larger[-1]

@@ -13,8 +13,8 @@ from lab.recipes.recipe import Budget
 from lab.recipes.reproduce import job_dataset, reproduce
 from lab.recipes.specs import SpecBuilder
 from tests import tiny
-from tests.task_files import write_places, write_tasks
 from tests.lab.recipes.tables import recipes_of
+from tests.task_files import write_places, write_tasks
 
 RECIPES = recipes_of("gmap")
 CONTROLS = {"own-copy": "own", "other-text": "other", "random-general": "random"}

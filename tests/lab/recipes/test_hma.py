@@ -15,8 +15,8 @@ from lab.recipes.measure import jobs_for
 from lab.recipes.reproduce import job_dataset, missing_data
 from lab.recipes.specs import SpecBuilder
 from tests.graphs import rings_and_stars, write_layout, write_zip
-from tests.published import write_digits, write_images, write_molecules
 from tests.lab.recipes.tables import recipes_of
+from tests.published import write_digits, write_images, write_molecules
 
 RECIPES = recipes_of("hma")
 

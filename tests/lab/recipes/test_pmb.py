@@ -8,8 +8,8 @@ from holdfast.run.workspace import Workspace
 from lab.recipes.measure import jobs_for
 from lab.recipes.reproduce import job_dataset, missing_data
 from lab.recipes.specs import SpecBuilder
-from tests.published import write_published
 from tests.lab.recipes.tables import recipes_of
+from tests.published import write_published
 
 RECIPES = recipes_of("pmb")
 

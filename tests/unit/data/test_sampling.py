@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast import world
 from holdfast.data.sampling import BINS, LEAST, nested_order, sample_sizes
-from holdfast.defaults import first_sample
+from holdfast.defaults import FEWEST_ENCODED, first_sample
 
 SMALL, LARGE, OTHER = 5, 300, 100
 
@@ -91,11 +91,14 @@ def test_sizes_are_doubled_up_to_all_rows(total, first):
     ("kind", "tuned", "pretrained", "device", "tokens", "expected"),
     [
         ("table", True, False, "cpu", 0, 8000),
-        ("text", False, True, "cpu", 64, 2000),
+        ("text", False, True, "cpu", 64, 500),
         ("text", False, True, "cpu", 128, 500),
+        ("text", False, True, "cpu", 192, 250),
+        ("text", False, True, "cpu", 2048, 125),
+        ("text", False, False, "cpu", 2048, 8000),
         ("text", False, True, "cuda", 128, 2000),
         ("text", True, True, "cuda", 128, 4000),
-        ("image", False, True, "cpu", 0, 2000),
+        ("image", False, True, "cpu", 0, 500),
         ("graph", True, False, "cpu", 0, 500),
         ("graph", True, False, "cuda", 0, 8000),
     ],
@@ -103,4 +106,4 @@ def test_sizes_are_doubled_up_to_all_rows(total, first):
 def test_the_first_sample_suits_what_is_computed(kind, tuned, pretrained, device, tokens, expected):
     rows = first_sample(kind, tuned=tuned, pretrained=pretrained, device=device, tokens=tokens)
     assert rows == expected
-    assert set(sample_sizes(50_000, rows)[:-1]) <= set(sample_sizes(50_000, 500))
+    assert set(sample_sizes(50_000, rows)[:-1]) <= set(sample_sizes(50_000, FEWEST_ENCODED))

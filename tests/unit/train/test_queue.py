@@ -193,6 +193,18 @@ def test_only_rows_that_are_encoded_grow_step_by_step():
         assert list(dict.fromkeys(unit.rows for unit in units if unit.name == name)) == expected
 
 
+@pytest.mark.parametrize(("per_row", "expected"), [(0.0, 800), (0.05, 400), (0.1, 200), (0.3, 100)])
+def test_the_time_for_the_features_of_more_rows_counts(per_row, expected):
+    def finish(unit):
+        new = unit.rows if unit.rows == SIZES[0] else unit.rows / 2
+        return Finished(dict.fromkeys(TARGETS, 0.5), seconds=unit.rows / 100, encoding=new * per_row)
+
+    request, finished = Request(CANDIDATES, SIZES, limit=100.0), {}
+    while not (methods := [unit for unit in next_units(finished, request) if unit.name == "mil"]):
+        finished |= {unit: finish(unit) for unit in next_units(finished, request)}
+    assert methods[0].rows == expected
+
+
 @pytest.mark.parametrize("encodes", [True, False])
 def test_more_rows_wait_for_the_first_result_of_plain_training_if_its_inputs_are_encoded(encodes):
     candidates = tuple(replace(each, encodes=encodes) if each.name == "erm" else each for each in CANDIDATES)
