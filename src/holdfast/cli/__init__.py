@@ -27,6 +27,7 @@ from holdfast.cli import (
 from holdfast.cli.console import begin_command, fail, may_report, say, show
 from holdfast.cli.options import SingleUseCommand
 from holdfast.core import environment, processes
+from holdfast.core.forking import WAITING
 
 app = typer.Typer(
     name="holdfast",
@@ -101,6 +102,7 @@ def main() -> None:
     from holdfast.core.files import path_error
 
     begin_command()
+    os.environ.update({name: value for name, value in WAITING.items() if name not in os.environ})  # before torch starts
     previous = signal.signal(signal.SIGTERM, _terminate)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # terminals without emoji print their escapes

@@ -37,6 +37,8 @@ ANSWER_SECONDS = 2.0  # that the driver waits for the end of a worker
 ORPHAN_SECONDS = 3.0  # that workers without a driver have to save their runs
 OUTPUTS = (1, 2)  # descriptors of standard output and standard error
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# threads that wait for others give their core away; next to other processes, spinning takes up to half of the time
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
 PR_SET_PDEATHSIG = 1
 CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
@@ -53,7 +55,7 @@ def cores() -> int:
 def environment(threads: int) -> dict[str, str]:
     """Return the environment of workers: the modules of this process, and their share of the threads."""
     path = os.pathsep.join(dict.fromkeys(folder for folder in sys.path if folder))
-    return {**os.environ, **dict.fromkeys(THREADS, str(threads)), "PYTHONPATH": path}
+    return {**WAITING, **os.environ, **dict.fromkeys(THREADS, str(threads)), "PYTHONPATH": path}
 
 
 class ForkServer:

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
-import numpy as np
 import threadpoolctl
 import torch
 
@@ -50,6 +49,7 @@ from holdfast.run.jobs import (
     worker_workspace,
 )
 from holdfast.run.progress import ProgressListener
+from holdfast.run.train import is_small
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 
@@ -58,7 +58,6 @@ GRACE = 3.0  # time that a worker has to save after the deadline
 POLL_SECONDS = 0.2  # interval at which a request to stop is noticed
 WORKER = "holdfast.engines.worker"
 KERNELS = "holdfast.nn.kernels.memory"  # of these, every process on a GPU runs one to see whether Triton works
-LIGHT = ("table", "vector", "graph")  # kinds of examples whose encoders are small
 LOADED = ("holdfast.nn.", "transformers.models.")  # packages of which workers need what this process has imported
 
 
@@ -97,17 +96,6 @@ def parse_jobs(text: str) -> Local:
     if not text.isdecimal() or not int(text):
         raise BadInput(f"--jobs must be auto or a number of runs at once, at least 1; got '{text}'")
     return Local(int(text))
-
-
-def is_small(spec: Spec, workspace: Workspace) -> bool:
-    """Whether a run computes with tables, counts of words or cached features, so that one core suffices for it."""
-    raw = workspace.dataset.raw
-    if (spec.tune == "frozen" and workspace.cache is not None) or catalog.lookup("encoders", spec.encoder).sparse:
-        return True
-    if raw.kind == "mixed":  # tables with texts, of which words are counted
-        counted = spec.encoder_args.get("base", "auto") in ("auto", "tfidf")
-        return counted and not isinstance(raw.take(np.arange(1)).companion, torch.Tensor)
-    return raw.kind in LIGHT
 
 
 def _run_here(job: Job, workspace: Workspace, watch: ProgressListener) -> Outcome:

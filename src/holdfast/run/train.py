@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,6 +44,8 @@ Tick = Callable[[Metrics], None]  # called after every training step
 STATE_BYTES = 64 << 20  # of a trained state that a run stores, at most
 BASELINE_FACTOR = 8  # by which the limit is larger for plain training
 MILDER = 3.0  # by which the rate of a run that diverged is divided
+LIGHT = ("table", "vector", "graph")  # kinds of examples whose encoders are small
+SHORT = ("table", "vector")  # kinds of examples whose training steps take milliseconds
 SCALE = "scale"  # mean and scale of the targets of a regression, stored with its outputs
 
 
@@ -181,7 +184,7 @@ def train(
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     assembly = assemble(spec, episode, workspace, trained=trained)
-    threads = 1 if _is_small(spec, workspace) else torch.get_num_threads()
+    threads = 1 if _has_short_steps(spec, workspace) else torch.get_num_threads()
     with seeded(spec.seed, "method"), process_rng_streams(spec.seed), _kernels(), torch_threads(threads):
         try:
             method, stages = run(
@@ -203,10 +206,27 @@ def train(
     return RunRecord(spec.json(), episode.name, stages, *where, cost, **results), assembly
 
 
-def _is_small(spec: Spec, workspace: Workspace) -> bool:
+def is_small(spec: Spec, workspace: Workspace) -> bool:
+    """Whether a run computes with tables, counts of words or cached features, so that one core suffices for it."""
+    frozen = spec.tune == "frozen" and workspace.cache is not None
+    return frozen or catalog.lookup("encoders", spec.encoder).sparse or _is_light(spec, workspace, LIGHT)
+
+
+def _is_light(spec: Spec, workspace: Workspace, kinds: Sequence[str]) -> bool:
+    """Whether the examples are of these kinds, or tables with texts whose words are counted."""
+    raw = workspace.dataset.raw
+    if raw.kind != "mixed":
+        return raw.kind in kinds
+    counted = spec.encoder_args.get("base", "auto") in ("auto", "tfidf")
+    return counted and not isinstance(raw.take(np.arange(1)).companion, Tensor)
+
+
+def _has_short_steps(spec: Spec, workspace: Workspace) -> bool:
     """Whether the steps of a run are so short that threads would mostly wait for one another."""
-    cached = workspace.cache is not None and workspace.device.type == "cpu" and spec.task == "classify"
-    return cached and spec.tune == "frozen" and spec.neck in ("none", "projection")
+    if workspace.device.type != "cpu":
+        return False
+    cached = workspace.cache is not None and spec.task == "classify" and spec.neck in ("none", "projection")
+    return (cached and spec.tune == "frozen") or (spec.steps > 1 and _is_light(spec, workspace, SHORT))
 
 
 @contextmanager

@@ -155,13 +155,17 @@ def test_large_runs_take_turns_by_default(workspace, spec, jobs_of, run_jobs, tm
 
 @pytest.mark.usefixtures("clean_catalog")
 @pytest.mark.parametrize("at_once", [1, 2])
-def test_threads_of_all_runs_are_at_most_the_cores(at_once, spec, jobs_of, run_jobs, tmp_path, monkeypatch):
+@pytest.mark.parametrize("short", [True, False])
+def test_threads_of_all_runs_are_at_most_the_cores(at_once, short, spec, jobs_of, run_jobs, tmp_path, monkeypatch):
     monkeypatch.setattr(local, "cores", lambda: 4)
-    jobs = jobs_of(replace(spec, method=catalog.register_method(faulty.CountsThreads), steps=4))[:2]
+    method = catalog.register_method(faulty.CountsThreads)
+    jobs = jobs_of(replace(spec, method=method, steps=4 if short else 1))[:2]
     for outcome in run_jobs(Local(at_once), jobs, tmp_path).values():
         last = outcome.stages[-1]["history"][-1]
         assert max(last["torch"], last["most"]) <= 4 // at_once
-        assert last["torch"] == last["omp"] == 2 or at_once == 1
+        assert last["torch"] == 1 or not short  # threads would wait for one another
+        assert last["omp"] == 2 or at_once == 1
+        assert last["torch"] == 2 or short or at_once == 1
 
 
 def test_cores_are_limited_by_affinity_and_quota(monkeypatch, tmp_path):
