@@ -23,7 +23,6 @@ from studies import (
     label_errors,
     methods,
     mil,
-    modules,
     monitoring,
     pmb,
     primary_tables,
@@ -48,7 +47,6 @@ TABLES: dict[str, Mapping[str, Callable[[], list[str]]]] = {
     "audit": audit.TABLES,
     "benchmarks": benchmarks.TABLES,
     "scaling": benchmarks.SCALING_TABLES,
-    "modules": modules.TABLES,
 }
 FILES = {DOCS / f"{page}.md": tables for page, tables in TABLES.items()} | methods.FILES | readme.FILES
 BLOCK = re.compile(r"<!-- table: (?P<name>[\w/-]+) -->\n.*?<!-- end -->", re.DOTALL)

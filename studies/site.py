@@ -19,7 +19,7 @@ import typer.main
 
 from holdfast.catalog import METHODS
 from holdfast.cli import add_commands, app
-from studies import gallery, links
+from studies import gallery, links, modules
 from studies.methods import cost, defaults, descriptions, needs, setting_helps
 
 ROOT = Path(__file__).parents[1]
@@ -126,7 +126,7 @@ def methods_page() -> str:
     return "\n".join(lines)
 
 
-PAGES = {"cli.md": cli_page, "api.md": api_page, "methods.md": methods_page}
+PAGES = {"cli.md": cli_page, "api.md": api_page, "methods.md": methods_page, "modules.md": modules.page}
 
 
 def stage(folder: Path) -> None:
