@@ -25,6 +25,10 @@ from holdfast.protocols.select import Choose, Validation, best_mean, newest, sho
 
 Validate = Callable[[], tuple[dict[str, float], dict[str, float]]]  # score (higher is better) and loss, per domain
 NAMED_ROWS = 20  # rows of a batch that an error names
+EARLIER_KEYS = {  # of checkpoints that an earlier version wrote
+    "checks": "validations", "unchecked": "unvalidated", "pieces": "microbatches", "chance": "random",
+    "own": "processes", "changes": "augmentation",
+}  # fmt: skip
 MEASURED_ROWS = 256  # examples per domain that a method may measure after a phase
 
 
@@ -68,11 +72,13 @@ def fit(
     With `compile="auto"`, steps on a GPU are captured as CUDA graphs where the method supports it.
     """
     state, compiled = _State(), ""
+    # resume: phases that had begun may have frozen or added parameters, which must happen before the state is loaded
     if saved is not None:
         for name in method.phases[: saved["phase"] + 1]:
             method.begin_phase(name)
         _restore(state, saved, method, batches)
     for number in range(state.phase, len(method.phases)):
+        # every phase but a resumed one starts with an empty state and a new schedule; the history goes on
         if saved is None or number != state.phase:
             state = _State(phase=number, history=state.history)
             method.begin_phase(method.phases[number])
@@ -82,6 +88,8 @@ def fit(
         pick = newest if method.phases[number] in method.keeps_last else choose
         recent = RecentMetrics()
         with captured_steps(method, compile=compile) as capture:
+            # A pass of this loop is one step, and a validation after every `every`-th one. `unvalidated` holds the
+            # metrics of a step between the two, so that a run that stops there validates first when it is resumed.
             while state.step < steps or state.unvalidated is not None:
                 if state.unvalidated is None:
                     metrics = _next_step(method, batches)
@@ -89,6 +97,7 @@ def fit(
                     recent.add(state.step, metrics, batches)
                     if tick is not None:
                         tick(metrics)
+                    # metrics are looked at here only: reading one makes the CPU wait for the GPU
                     if state.step % every == 0 or state.step == steps:
                         recent.check()
                         state.unvalidated = _to_floats(metrics)
@@ -99,6 +108,7 @@ def fit(
                         if saver is not None:
                             saver.save(_pack(state, method, batches))
                         raise
+                    # keep the weights if this validation is the one to select so far
                     is_picked = pick(state.validations) == len(state.validations) - 1 and not method.phase_ended
                     if is_picked or state.snapshot is None:
                         state.snapshot = copy.deepcopy(method.state_dict())
@@ -108,6 +118,7 @@ def fit(
                     recent.check()  # never save a diverged state
                     saver.save(_pack(state, method, batches))
         compiled = "" if capture is None else capture.summary
+        # the phase is over: a checkpoint here resumes with the selection, then the selected weights are restored
         state.step = steps  # also after early stopping
         if saver is not None and saver.due():
             saver.save(_pack(state, method, batches))
@@ -159,15 +170,15 @@ def _pack(state: _State, method: Method, batches: Batches) -> dict[str, Any]:
     return {
         "phase": state.phase,
         "step": state.step,
-        "checks": [[validation.step, validation.scores] for validation in state.validations],
+        "validations": [[validation.step, validation.scores] for validation in state.validations],
         "history": state.history,
         "snapshot": state.snapshot,
-        "unchecked": state.unvalidated,
-        "pieces": method.microbatches,
+        "unvalidated": state.unvalidated,
+        "microbatches": method.microbatches,
         "method": method.state_dict(),
         "batches": batches.state_dict(),
-        "chance": rng_state(),
-        "own": parallel.all_gather(_process_state(method, batches)),
+        "random": rng_state(),
+        "processes": parallel.all_gather(_process_state(method, batches)),
     }
 
 
@@ -177,21 +188,23 @@ def _process_state(method: Method, batches: Batches) -> dict[str, Any]:
         return {}
     pending = [optimizer.pending_gradients() for optimizer in method.optimizers()]
     grads = [[None if g is None else g.cpu() for g in gradients] for gradients in pending]
-    return {"chance": process_rng_state(), "changes": batches.transform_generator.get_state(), "grads": grads}
+    return {"random": process_rng_state(), "augmentation": batches.transform_generator.get_state(), "grads": grads}
 
 
 def _restore(state: _State, saved: dict[str, Any], method: Method, batches: Batches) -> None:
+    saved = {EARLIER_KEYS.get(key, key): value for key, value in saved.items()}
     state.phase, state.step = saved["phase"], saved["step"]
-    state.validations = [Validation(step, scores) for step, scores in saved["checks"]]
-    state.history, state.snapshot, state.unvalidated = saved["history"], saved["snapshot"], saved["unchecked"]
-    set_microbatches(method, saved["pieces"])
+    state.validations = [Validation(step, scores) for step, scores in saved["validations"]]
+    state.history, state.snapshot, state.unvalidated = saved["history"], saved["snapshot"], saved["unvalidated"]
+    set_microbatches(method, saved["microbatches"])
     method.load_state_dict(saved["method"])
     batches.load_state_dict(saved["batches"])
-    set_rng_state(saved["chance"])
-    local = saved["own"][parallel.rank()] if parallel.active() else {}
+    set_rng_state(saved["random"])
+    local = saved["processes"][parallel.rank()] if parallel.active() else {}
     if local:
-        set_process_rng_state(local["chance"])
-        batches.transform_generator.set_state(local["changes"])
+        local = {EARLIER_KEYS.get(key, key): value for key, value in local.items()}
+        set_process_rng_state(local["random"])
+        batches.transform_generator.set_state(local["augmentation"])
         for optimizer, grads in zip(method.optimizers(), local["grads"], strict=True):
             optimizer.set_pending_gradients(grads)
 
