@@ -24,15 +24,15 @@ from holdfast.data.sampling import sample_sizes
 from holdfast.defaults import LIMIT, first_sample
 from holdfast.final_model import refit as refit
 from holdfast.record import RunRecord
-from holdfast.report.labels import BASELINE, SIMPLE, grouped, is_collapsed, settings_key
 from holdfast.report.page import write_report
-from holdfast.report.significance import Decision, decide
 from holdfast.run.analyses import analysis_notes, choose_analyses
 from holdfast.run.jobs import Engine
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import EXPERIMENT, Request, method_names, resolve, seed_list
 from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.spec import Spec
+from holdfast.stats.decision import Decision, decide
+from holdfast.stats.labels import BASELINE, SIMPLE, grouped, is_collapsed, settings_key
 from holdfast.train.board import (
     Board,
     Failure,

@@ -16,8 +16,8 @@ from holdfast.data.synthetic import world
 from holdfast.estimator import DomainClassifier
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.record import read as read_record
-from holdfast.report.table import rows
 from holdfast.run.settings import make_spec
+from holdfast.stats.table import rows
 from tests.property.strategies import JSON, TEXT, changed, tables
 
 QUICK = {"tables": 120, "settings": 60, "records": 60, "models": 40}

@@ -15,7 +15,7 @@ from holdfast.models.adapt import ledger_of
 from holdfast.models.saved import load_model
 from holdfast.models.versions import use_version
 from holdfast.record import load
-from holdfast.report.table import flat_table
+from holdfast.stats.table import flat_table
 from tests.fixtures import write
 from tests.graphs import rings_and_stars, write_zip
 

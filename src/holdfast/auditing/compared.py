@@ -9,10 +9,10 @@ from holdfast.auditing.headroom import ShiftCost
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.record import RunRecord, load
-from holdfast.report.gap import HELD_OUT
-from holdfast.report.labels import CONSTANT
-from holdfast.report.significance import decide
-from holdfast.report.table import Row, rows
+from holdfast.stats.decision import decide
+from holdfast.stats.gap import HELD_OUT
+from holdfast.stats.labels import CONSTANT
+from holdfast.stats.table import Row, rows
 
 METRIC = "accuracy"  # of the linear probe
 

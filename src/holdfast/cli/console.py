@@ -62,11 +62,11 @@ def show(result: Any) -> None:
 
 def show_records(records: Sequence[RunRecord], metric: str) -> None:
     """Print the table of scores, inactive mechanisms, and which methods differ from the baseline significantly."""
-    from holdfast.report.engagement import inactive_notes
-    from holdfast.report.labels import largest
-    from holdfast.report.significance import against_baseline, baseline_note, by_example, by_example_note
-    from holdfast.report.table import rows
     from holdfast.report.terminal import rich_table
+    from holdfast.stats.decision import against_baseline, baseline_note, by_example, by_example_note
+    from holdfast.stats.engagement import inactive_notes
+    from holdfast.stats.labels import largest
+    from holdfast.stats.table import rows
 
     records = largest(records)
     show(rich_table(rows(records, metric), metric))
@@ -106,7 +106,7 @@ def may_report() -> bool:
 
 def _row_of(unit: Any, records: Sequence[RunRecord], failures: Sequence[Any]) -> tuple[str, str, str]:
     """Return name, mean score over targets and details of a finished unit."""
-    from holdfast.report.words import format_number
+    from holdfast.stats.formatting import format_number
 
     details = [f"seed {unit.seed}"]
     details += [f"rate x{unit.factor:.2g}"] if unit.factor not in (0.0, 1.0) else []

@@ -99,7 +99,7 @@ def _say_headroom(dataset: Any) -> None:
 def _joined(main: Comparison, comparisons: list[Comparison]) -> Comparison:
     """Return one comparison with the records of all, and write its report."""
     from holdfast.report.page import write_report
-    from holdfast.report.significance import decide
+    from holdfast.stats.decision import decide
 
     records = [record for each in (main, *comparisons) for record in each.records]
     title = f"Holdfast: {main.dataset.name}"

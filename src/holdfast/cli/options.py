@@ -218,7 +218,7 @@ def run_keywords(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def comparison_json(result: Any) -> dict[str, Any]:
     """Return the JSON document that compare, sweep and reproduce share."""
-    from holdfast.report.engagement import engagement_table
+    from holdfast.stats.engagement import engagement_table
 
     return {
         "table": result.table(),

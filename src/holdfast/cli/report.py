@@ -41,10 +41,10 @@ def report(
     from holdfast.catalog import ANALYSES
     from holdfast.core.errors import BadInput, unknown
     from holdfast.record import PACKED, load
-    from holdfast.report.engagement import engagement_table
     from holdfast.report.page import write_report
-    from holdfast.report.sections import missing_analysis_notes
-    from holdfast.report.table import flat_table
+    from holdfast.run.analyses import missing_analysis_notes
+    from holdfast.stats.engagement import engagement_table
+    from holdfast.stats.table import flat_table
 
     for folder in runs:
         if folder.name.endswith(PACKED) and folder.is_file():

@@ -76,7 +76,7 @@ def reproduce(
     """
     start_early(jobs)  # before torch is imported
     from holdfast.recipes.reproduce import reproduce as run
-    from holdfast.report.engagement import inactive_notes
+    from holdfast.stats.engagement import inactive_notes
 
     keywords = options.run_keywords(locals())
     with progress(json) as listener:
@@ -95,7 +95,7 @@ def reproduce(
 def _table(result: Reproduction) -> WrappedTable:
     """Return rows and columns as published, with two numbers per cell."""
     from holdfast.report.terminal import WrappedTable
-    from holdfast.report.words import metric_name
+    from holdfast.stats.formatting import metric_name
 
     lines: dict[str, dict[str, str]] = {}
     for measured in result.cells:

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.recipes.recipe import Cell, Key, Recipe, Row, mismatches, run_key
 from holdfast.record import RunRecord
-from holdfast.report.statistics import interval, summarise
+from holdfast.stats.statistics import interval, summarise
 
 ScoreBySeed = dict[int, float]
 ScoreByColumn = Mapping[str, float | None]

@@ -8,11 +8,11 @@ from typing import Any
 import plotly.graph_objects as go
 
 from holdfast.record import LOWER_IS_BETTER, RunRecord
-from holdfast.report.labels import grouped
 from holdfast.report.plots import DOTTED, add_series, escape, to_html
-from holdfast.report.statistics import mean
-from holdfast.report.table import Row, columns, has_many
-from holdfast.report.words import format_cell, is_percent, metric_name, scaled
+from holdfast.stats.formatting import format_cell, is_percent, metric_name, scaled
+from holdfast.stats.labels import grouped
+from holdfast.stats.statistics import mean
+from holdfast.stats.table import Row, columns, has_many
 
 MOST_POINTS = 150  # of a line
 Point = tuple[str, float, float]  # label, seconds, average score

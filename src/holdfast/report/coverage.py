@@ -5,8 +5,8 @@ from typing import Any
 
 from holdfast.record import RunRecord
 from holdfast.report.sections import Cell, Groups, Section, run_name
-from holdfast.report.statistics import mean
-from holdfast.report.words import MISSING
+from holdfast.stats.formatting import MISSING
+from holdfast.stats.statistics import mean
 
 TITLE = "Coverage of prediction sets"
 TEXT = (

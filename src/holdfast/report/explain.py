@@ -7,10 +7,10 @@ from holdfast import catalog
 from holdfast.catalog.methods import METHODS
 from holdfast.core.errors import BadInput
 from holdfast.record import LOWER_IS_BETTER, RunRecord
-from holdfast.report.labels import BASELINE, COMBINED, CONSTANT, SIMPLE, grouped, largest
-from holdfast.report.significance import Decision
-from holdfast.report.table import Row, rows
-from holdfast.report.words import format_number, is_percent, spelled
+from holdfast.stats.decision import Decision
+from holdfast.stats.formatting import format_number, is_percent, spelled
+from holdfast.stats.labels import BASELINE, COMBINED, CONSTANT, SIMPLE, grouped, largest
+from holdfast.stats.table import Row, rows
 
 KINDS = {"simple": "a simple baseline", "combined": "a combination of trained models", "baseline": "plain training"}
 

@@ -9,11 +9,11 @@ from markupsafe import Markup
 from scipy.special import stdtrit
 
 from holdfast.record import LOWER_IS_BETTER, RunRecord
-from holdfast.report.engagement import is_idle
 from holdfast.report.plots import COLOURS, DOTTED, escape, to_html
 from holdfast.report.sections import Cell
-from holdfast.report.significance import against_baseline, is_significant, paired, rivals
-from holdfast.report.words import format_difference, is_percent, scaled, spelled
+from holdfast.stats.decision import against_baseline, is_significant, paired, rivals
+from holdfast.stats.engagement import is_idle
+from holdfast.stats.formatting import format_difference, is_percent, scaled, spelled
 
 LEVEL = 0.95
 LONGEST = 28  # characters of a label next to the plot

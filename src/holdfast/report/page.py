@@ -15,19 +15,20 @@ from holdfast.core.files import write_text
 from holdfast.record import RunRecord
 from holdfast.report import charts, plots, words
 from holdfast.report.coverage import coverage_sections
-from holdfast.report.engagement import ENGAGED, engagement_lines, is_idle
 from holdfast.report.explain import explain
 from holdfast.report.forest import differences, forest_chart, forest_lines, forest_summary
-from holdfast.report.gap import IN_DOMAIN, gaps, headroom_text
-from holdfast.report.labels import grouped, largest
 from holdfast.report.predicted import predicted_sections
 from holdfast.report.runs import configurations, facts
 from holdfast.report.sections import Cell, Groups, Section
-from holdfast.report.significance import Against, against_baseline, decide
-from holdfast.report.streams import course_figures, stream_heatmap, transfers
-from holdfast.report.table import costs, experiment, rows, score_matrix, shown_columns, source_columns
+from holdfast.report.streams import course_figures, stream_heatmap
 from holdfast.report.terminal import Grid, grid_map
-from holdfast.report.words import format_cell, format_difference, format_number, format_p
+from holdfast.stats.decision import Against, against_baseline, decide
+from holdfast.stats.engagement import ENGAGED, engagements, is_idle, percent
+from holdfast.stats.formatting import MISSING, format_cell, format_difference, format_number, format_p, metric_name
+from holdfast.stats.gap import IN_DOMAIN, gaps, headroom_text
+from holdfast.stats.labels import grouped, largest
+from holdfast.stats.streams import transfers
+from holdfast.stats.table import costs, experiment, rows, score_matrix, shown_columns, source_columns
 
 Line = tuple[str, list[Cell]]  # label and cells of a table
 
@@ -44,7 +45,7 @@ def write_report(
         raise BadInput(f"no run records for the report {path}: run `holdfast compare` first or name another folder")
     sections = {**_scores(records, groups, metric, everything), **_streams(records, groups, metric)}
     text = _template("page.html").render(
-        title=title, metric=words.metric_name(metric), **sections,
+        title=title, metric=metric_name(metric), **sections,
         analyses=[*predicted_sections(groups), *coverage_sections(groups), *analysis_sections(groups, metric)],
         facts=facts(records), configurations=configurations(groups, source), notes=list(notes),
     )  # fmt: skip
@@ -100,7 +101,7 @@ def _scores(
         "legend_entries": plots.legend(groups),
         "against": [_against_line(test, metric) for test in against_baseline(records, metric)],
         "scores": charts.scores_chart(table, metric),
-        "engagement": engagement_lines(records),
+        "engagement": _engagement_lines(records),
         "threshold": f"{ENGAGED:.0%}",
         "gaps": _gap_lines(records, metric),
         "curves": charts.validation_chart(records) if validated else None,
@@ -139,6 +140,23 @@ def _against_line(test: Against, metric: str) -> Line:
     ]  # fmt: skip
 
 
+def _engagement_lines(records: Iterable[RunRecord]) -> list[tuple[str, list[Cell]]]:
+    """Return the lines of the report's table: mechanism, share, range, state, runs, null, statistics."""
+    lines: list[tuple[str, list[Cell]]] = []
+    for entry in engagements(records):
+        spread = f"{percent(entry.low)} to {percent(entry.high)}" if entry.runs > 1 else percent(entry.low)
+        lines.append((entry.label, [
+            (entry.name, None), (percent(entry.share), entry.share), (spread, entry.low), (entry.state, entry.share),
+            (str(entry.runs), entry.runs), (_statistics_text(entry.statistics), None), (entry.null, None),
+        ]))  # fmt: skip
+    return lines
+
+
+def _statistics_text(statistics: Mapping[str, float | None]) -> str:
+    texts = (f"{name.replace('_', ' ')} {value:.3g}" for name, value in statistics.items() if value is not None)
+    return ", ".join(texts)
+
+
 def _gap_lines(records: Sequence[RunRecord], metric: str) -> list[Line]:
     """Return one line per configuration and domain: held out, in-domain, gap, reference."""
     lines: list[Line] = []
@@ -154,7 +172,7 @@ def _gap_lines(records: Sequence[RunRecord], metric: str) -> list[Line]:
 def _cost_line(entry: Mapping[str, Any]) -> Line:
     def cell(key: str, digits: int, unit: float = 1) -> Cell:
         value = entry[key]
-        return (words.MISSING if value is None else f"{value / unit:,.{digits}f}"), value
+        return (MISSING if value is None else f"{value / unit:,.{digits}f}"), value
 
     keys = (("seconds", 1), ("examples_per_second", 0), ("peak_memory_mb", 0), ("learning_parameters", 0))
     return entry["method"], [*(cell(k, d) for k, d in keys), cell("macs", 3, 1e6), cell("runs", 0)]

@@ -9,15 +9,16 @@ from PIL import Image, ImageDraw, ImageFont
 
 from holdfast.core.files import write_atomic, write_text
 from holdfast.record import LOWER_IS_BETTER, RunRecord
-from holdfast.report import words
 from holdfast.report.axes import Axis
 from holdfast.report.explain import explain
 from holdfast.report.forest import GREY, Difference, difference_text, differences
-from holdfast.report.gap import IN_DOMAIN, headroom_text
-from holdfast.report.labels import grouped, largest
 from holdfast.report.plots import COLOURS, DARK
-from holdfast.report.significance import decide
-from holdfast.report.table import experiment, rows
+from holdfast.report.words import headline
+from holdfast.stats.decision import decide
+from holdfast.stats.formatting import format_cell, is_percent, metric_name, scaled
+from holdfast.stats.gap import IN_DOMAIN, headroom_text
+from holdfast.stats.labels import grouped, largest
+from holdfast.stats.table import experiment, rows
 
 MOST_ROWS = 10  # of the table and of the plot
 SIZE = (1600, 900)  # pixels, the proportions of a slide
@@ -39,7 +40,7 @@ class Summary:
         """Return the summary as Markdown."""
         lines = [f"# {self.title}", "", self.decision, ""]
         lines += [f"Headroom: {self.headroom}", ""] if self.headroom else []
-        lines += [f"| method | average {words.metric_name(self.metric)} | difference, 95% interval |", "|---|---|---|"]
+        lines += [f"| method | average {metric_name(self.metric)} | difference, 95% interval |", "|---|---|---|"]
         shown = {entry.label: difference_text(entry, self.metric) for entry in self.entries}
         order = [label for label in self.averages if label not in shown] + list(shown)
         lines += [
@@ -55,12 +56,12 @@ def summarise_records(records: Sequence[RunRecord], metric: str, title: str) -> 
     rivals = {k: g for k, g in groups.items() if g[0].spec.get("plan") != IN_DOMAIN} or groups
     compared = [record for group in rivals.values() for record in group]
     table = rows(compared, metric)
-    averages = {row.label: words.format_cell(row.average, metric) for row in table if row.average is not None}
+    averages = {row.label: format_cell(row.average, metric) for row in table if row.average is not None}
     if len({experiment(record) for record in compared}) > 1:
         text = "The records come from several data sets or plans, so no method is recommended."
         return Summary(title, metric, text, "", averages, [])
     decision = decide([r for r in records if r.spec.get("plan") != IN_DOMAIN] or compared, metric)
-    text = words.headline(table, metric)
+    text = headline(table, metric)
     if decision is not None:
         text = f"Recommended: {decision.label}. {explain(compared, metric, decision)}"
     return Summary(title, metric, text, headroom_text(records, metric), averages, differences(rivals, metric))
@@ -97,14 +98,14 @@ def _write(pen: ImageDraw.ImageDraw, text: str, y: int, *, size: int, width: int
 
 def _draw_forest(pen: ImageDraw.ImageDraw, summary: Summary, top: int) -> None:
     entries, metric = summary.entries[:MOST_ROWS], summary.metric
-    ends = [words.scaled(v, metric) for e in entries for v in (e.mean, e.low, e.high) if v is not None]
+    ends = [scaled(v, metric) for e in entries for v in (e.mean, e.low, e.high) if v is not None]
     axis = Axis({}, [0.0, *ends], vertical=False)
     left, right, bottom = 430, SIZE[0] - MARGIN, SIZE[1] - 90
     font, step = ImageFont.load_default(22), min(52.0, (bottom - top) / len(entries))
     better = -1 if metric in LOWER_IS_BETTER else 1
 
     def at(value: float) -> float:
-        return left + axis.at(words.scaled(value, metric)) * (right - left)
+        return left + axis.at(scaled(value, metric)) * (right - left)
 
     bottom = round(top + step * len(entries))
     for share, label in axis.ticks():
@@ -120,6 +121,6 @@ def _draw_forest(pen: ImageDraw.ImageDraw, summary: Summary, top: int) -> None:
         corners = [(x, y - 10), (x + 10, y), (x, y + 10), (x - 10, y)]
         pen.polygon(corners, fill=colour if entry.significant else "white", outline=colour, width=3)
         pen.text((left - 24, y), textwrap.shorten(entry.label, 32, placeholder="…"), fill=DARK, font=font, anchor="rm")
-    unit = "points" if words.is_percent(metric) else "difference"
-    caption = f"{words.metric_name(metric)}: {unit} compared with {entries[0].rival}, 95% intervals"
+    unit = "points" if is_percent(metric) else "difference"
+    caption = f"{metric_name(metric)}: {unit} compared with {entries[0].rival}, 95% intervals"
     pen.text(((left + right) / 2, bottom + 42), caption, fill=GREY, font=font, anchor="ma")

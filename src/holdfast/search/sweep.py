@@ -26,8 +26,6 @@ from holdfast.protocols.plan import Episode
 from holdfast.protocols.small import MIN_ROWS
 from holdfast.record import LOWER_IS_BETTER, RunRecord, paths, run_id
 from holdfast.report.page import write_report
-from holdfast.report.selection import CRITERIA, Choice, choose, overall, trial
-from holdfast.report.table import flat_table
 from holdfast.run.jobs import Engine, Failed, Job
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import EXPERIMENT, Request, check_records, method_names, resolve, seed_list
@@ -36,6 +34,8 @@ from holdfast.run.slate import choose_methods
 from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.search.space import make_sampler, space_of
 from holdfast.spec import Spec
+from holdfast.stats.selection import CRITERIA, Choice, choose, overall, trial
+from holdfast.stats.table import flat_table
 from holdfast.train.schedule import REPORT_SHARE, default_engine, limit_sentence
 from holdfast.train.work import run_all
 

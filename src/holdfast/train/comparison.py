@@ -10,10 +10,10 @@ from typing import Any
 from holdfast.core.stopping import Deadline
 from holdfast.data.dataset import Dataset
 from holdfast.record import RunRecord
-from holdfast.report.engagement import engagement_table
 from holdfast.report.explain import explain
-from holdfast.report.significance import Decision
-from holdfast.report.table import flat_table
+from holdfast.stats.decision import Decision
+from holdfast.stats.engagement import engagement_table
+from holdfast.stats.table import flat_table
 from holdfast.train.board import Failure, RateChoice
 from holdfast.train.schedule import Schedule
 

@@ -5,7 +5,7 @@ import pytest
 from holdfast.report.charts import cost_chart, cost_points, pareto_front, scores_chart, validation_chart
 from holdfast.report.plots import COLOURS
 from holdfast.report.streams import stream_heatmap
-from holdfast.report.table import costs, rows
+from holdfast.stats.table import costs, rows
 from holdfast.tasks.respond import Respond
 from tests.unit.report.drawing import SCRIPT, figure
 from tests.unit.report.fake_records import COST, leave_one_out, record, stream

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from holdfast.record import RunRecord
-from holdfast.report.engagement import ENGAGED, engagement_table, engagements, inactive_notes, is_idle
 from holdfast.report.page import write_report
-from holdfast.report.significance import against_baseline, baseline_note, by_example, by_example_note, decide
+from holdfast.stats.decision import against_baseline, baseline_note, by_example, by_example_note, decide
+from holdfast.stats.engagement import ENGAGED, engagement_table, engagements, inactive_notes, is_idle
 from tests.unit.report.fake_records import record
 
 

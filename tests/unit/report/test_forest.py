@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.report.test_significance import ERM, HMA, MIL
 
 from holdfast.report.forest import differences, forest_chart, forest_lines, forest_summary
-from holdfast.report.labels import grouped
 from holdfast.report.page import write_report
-from holdfast.report.statistics import interval
+from holdfast.stats.labels import grouped
+from holdfast.stats.statistics import interval
 from tests.unit.report.drawing import SCRIPT, figure
 from tests.unit.report.fake_records import record
-from tests.unit.report.test_significance import ERM, HMA, MIL
 
 
 def test_differences_are_paired_and_the_best_comes_first():

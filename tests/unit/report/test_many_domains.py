@@ -10,9 +10,9 @@ from rich.console import Console
 
 from holdfast.report.charts import scores_chart
 from holdfast.report.page import write_report
-from holdfast.report.table import columns, flat_table, rows, shown_columns
 from holdfast.report.terminal import rich_table
 from holdfast.report.words import columns_note, score_columns, score_lines
+from holdfast.stats.table import columns, flat_table, rows, shown_columns
 from tests.unit.report.fake_records import record
 
 DOMAINS = 20

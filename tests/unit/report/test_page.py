@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 import holdfast.report
+import holdfast.stats
 from holdfast.catalog.analyses import ANALYSES
 from holdfast.core.errors import BadInput
 from holdfast.report.page import write_audit, write_report, write_watch
-from holdfast.report.table import rows
 from holdfast.report.words import SOURCE_NOTE, headline
+from holdfast.stats.table import rows
 from tests.unit.report.drawing import SCRIPT
 from tests.unit.report.fake_records import alone, leave_one_out, record, stream
 
@@ -215,7 +216,8 @@ def test_headline_prefers_the_lower_nll():
 
 
 def test_report_and_its_analyses_do_not_import_torch():
-    names = [f"holdfast.report.{p.stem}" for p in Path(holdfast.report.__path__[0]).glob("[!_]*.py")]
+    folders = {"holdfast.report": holdfast.report.__path__[0], "holdfast.stats": holdfast.stats.__path__[0]}
+    names = [f"{package}.{p.stem}" for package, folder in folders.items() for p in Path(folder).glob("[!_]*.py")]
     names += {entry.target.partition(":")[0] for entry in ANALYSES.values()}
     assert len(names) >= 14
     code = "import sys\n" + "".join(f"import {name}\n" for name in names)

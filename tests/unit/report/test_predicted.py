@@ -8,15 +8,15 @@ import pytest
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Vectors
 from holdfast.record import LOWER_IS_BETTER
-from holdfast.report.labels import grouped
 from holdfast.report.page import write_report
 from holdfast.report.predicted import predicted_sections
-from holdfast.report.significance import decide
-from holdfast.report.statistics import Cell
-from holdfast.report.words import format_cell, format_number
 from holdfast.run.settings import make_spec
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace
+from holdfast.stats.decision import decide
+from holdfast.stats.formatting import format_cell, format_number
+from holdfast.stats.labels import grouped
+from holdfast.stats.statistics import Cell
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from holdfast.report.page import write_audit
-from holdfast.report.table import rows
 from holdfast.report.terminal import Grid, matrix, rich_grid, rich_table
 from holdfast.report.words import SOURCE_NOTE
+from holdfast.stats.table import rows
 from tests.unit.report.fake_records import alone, leave_one_out, record
 
 

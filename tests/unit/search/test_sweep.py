@@ -12,9 +12,9 @@ from holdfast.data.synthetic import world
 from holdfast.engines.local import Local
 from holdfast.methods.erm import ERM
 from holdfast.record import load
-from holdfast.report.selection import trial
 from holdfast.run.progress import ProgressListener
 from holdfast.search.sweep import sweep
+from holdfast.stats.selection import trial
 
 QUICK = {"encoder": "features", "steps": 4, "seeds": 2, "device": "cpu", "cache": False}
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from holdfast.report.expected import expected_gains
-from holdfast.report.explain import explain
-from holdfast.report.significance import against_baseline, decide, paired_over_seeds
-from holdfast.report.statistics import paired_t
-from tests.unit.report.fake_records import record
 from tests.unit.report.test_significance import BASE, BETTER, ERM, HMA, MIL, grid, with_examples
+
+from holdfast.report.explain import explain
+from holdfast.stats.decision import against_baseline, decide, paired_over_seeds
+from holdfast.stats.shrinkage import expected_gains
+from holdfast.stats.statistics import paired_t
+from tests.unit.report.fake_records import record
 
 
 def test_methods_that_are_clearly_better_are_recommended():
@@ -182,7 +182,7 @@ def test_extremely_small_p_values_belong_to_their_methods(monkeypatch):
     def smallest(a, b):
         return replace(paired_t(a, b), p=0.0) if min(a) > 0.5 else paired_t(a, b)
 
-    monkeypatch.setattr("holdfast.report.significance.paired_t", smallest)
+    monkeypatch.setattr("holdfast.stats.decision.paired_t", smallest)
     decision = decide([*ERM, *HMA, *MIL], "accuracy")
     assert decision is not None
     assert decision.label == "mil"
@@ -239,7 +239,7 @@ def test_rows_of_different_sizes_are_never_tested_against_each_other(monkeypatch
         pairs.append(({r.spec.get("rows") for r in a}, {r.spec.get("rows") for r in b}))
         return paired_over_seeds(a, b, metric)
 
-    monkeypatch.setattr("holdfast.report.significance.paired_over_seeds", spy)
+    monkeypatch.setattr("holdfast.stats.decision.paired_over_seeds", spy)
     decide([*ERM, *HMA, *sampled([*ERM, *MIL], 100), *sampled(MIL, 200)], "accuracy")
     assert pairs == [({None}, {None}), ({100}, {100})]
     against = against_baseline([*ERM, *sampled(MIL, 100)], "accuracy")
@@ -279,7 +279,7 @@ class Simulated:
 @pytest.fixture
 def fast_keys(monkeypatch):
     """Serialise each spec once: simulated comparisons share them."""
-    for path in ("holdfast.report.labels.settings_key", "holdfast.record.run_id"):
+    for path in ("holdfast.stats.labels.settings_key", "holdfast.record.run_id"):
         known, function = {}, pkgutil.resolve_name(path)
 
         def cached(spec, *names, known=known, function=function):

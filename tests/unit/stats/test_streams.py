@@ -4,16 +4,15 @@ import math
 
 import pytest
 
-from holdfast.report.labels import grouped
-from holdfast.report.streams import (
+from holdfast.report.streams import course_figures, score_range
+from holdfast.stats.labels import grouped
+from holdfast.stats.streams import (
     average,
     backward_transfer,
-    course_figures,
     courses,
     forgetting,
     forward_transfer,
     learned_at,
-    score_range,
     transfers,
 )
 from tests.unit.report.drawing import SCRIPT, figure

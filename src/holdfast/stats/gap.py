@@ -9,9 +9,9 @@ from statistics import fmean
 
 from holdfast.core.errors import BadInput
 from holdfast.record import LOWER_IS_BETTER, RunRecord
-from holdfast.report.labels import BASELINE, grouped, natural_key, settings_key
-from holdfast.report.statistics import Cell, pooled, summarise
-from holdfast.report.words import format_number, is_percent
+from holdfast.stats.formatting import format_number, is_percent
+from holdfast.stats.labels import BASELINE, grouped, natural_key, settings_key
+from holdfast.stats.statistics import Cell, pooled, summarise
 
 IN_DOMAIN = "in-domain"  # the plan of the reference
 HELD_OUT = ("leave-one-out", "leave-groups-out")  # the plans that score every domain once, by a model without it

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.report.gap import gaps, headroom_text, in_domain_gap
+from holdfast.stats.gap import gaps, headroom_text, in_domain_gap
 from tests.unit.report.fake_records import record
 
 HELD_OUT = [

@@ -1,13 +1,12 @@
 """Engagement of mechanisms over the runs of a method: which share of validation predictions depends on a memory."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.record import RunRecord
-from holdfast.report.labels import grouped
-from holdfast.report.sections import Cell
-from holdfast.report.statistics import mean
+from holdfast.stats.labels import grouped
+from holdfast.stats.statistics import mean
 
 ENGAGED = 0.05  # share of validation predictions from which on a mechanism counts as engaged
 NAMES = {"general": "general model", "support": "support set"}  # as they are shown, where the record's name is shorter
@@ -88,23 +87,6 @@ def engagement_table(records: Iterable[RunRecord]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def engagement_lines(records: Iterable[RunRecord]) -> list[tuple[str, list[Cell]]]:
-    """Return the lines of the report's table: mechanism, share, range, state, runs, null, statistics."""
-    lines: list[tuple[str, list[Cell]]] = []
-    for entry in engagements(records):
-        spread = f"{percent(entry.low)} to {percent(entry.high)}" if entry.runs > 1 else percent(entry.low)
-        lines.append((entry.label, [
-            (entry.name, None), (percent(entry.share), entry.share), (spread, entry.low), (entry.state, entry.share),
-            (str(entry.runs), entry.runs), (_statistics_text(entry.statistics), None), (entry.null, None),
-        ]))  # fmt: skip
-    return lines
-
-
 def percent(share: float) -> str:
     """Format a share: `0.2%`."""
     return f"{100 * share:.1f}%"
-
-
-def _statistics_text(statistics: Mapping[str, float | None]) -> str:
-    texts = (f"{name.replace('_', ' ')} {value:.3g}" for name, value in statistics.items() if value is not None)
-    return ", ".join(texts)

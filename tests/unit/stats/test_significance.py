@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.record import packed
-from holdfast.report.significance import (
+from holdfast.stats.decision import (
     against_baseline,
     baseline_note,
     by_example,
@@ -15,8 +15,8 @@ from holdfast.report.significance import (
     paired,
     shared_correctness,
 )
-from holdfast.report.statistics import mcnemar
-from holdfast.report.words import format_p
+from holdfast.stats.formatting import format_p
+from holdfast.stats.statistics import mcnemar
 from tests.unit.report.fake_records import leave_one_out, record
 from tests.unit.report.test_page import written
 

@@ -9,8 +9,8 @@ from typing import Any
 from holdfast.core.errors import check_known
 from holdfast.defaults import FEW_DOMAINS
 from holdfast.record import LOWER_IS_BETTER, RunRecord, Scores
-from holdfast.report.labels import BASELINE, configuration, grouped, is_combined, is_plain, is_simple, natural_key
-from holdfast.report.statistics import Cell, mean, quantile, summarise
+from holdfast.stats.labels import BASELINE, configuration, grouped, is_combined, is_plain, is_simple, natural_key
+from holdfast.stats.statistics import Cell, mean, quantile, summarise
 
 SINGLE = "single-source"  # the plan whose columns name source and target
 MOST_COLUMNS = 5  # targets of a table, where there are more than `FEW_DOMAINS`

@@ -9,9 +9,10 @@ from itertools import pairwise
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.report.labels import configuration, grouped
 from holdfast.report.page import _cost_line
-from holdfast.report.table import (
+from holdfast.stats.formatting import MISSING
+from holdfast.stats.labels import configuration, grouped
+from holdfast.stats.table import (
     best,
     columns,
     costs,
@@ -21,7 +22,6 @@ from holdfast.report.table import (
     source_columns,
     stream_domains,
 )
-from holdfast.report.words import MISSING
 from tests.unit.report.fake_records import COST, alone, leave_one_out, record, stream
 
 

@@ -3,7 +3,7 @@
 One rule decides. The reference is the better one of plain training and the best simple baseline, by their averages.
 Another row replaces it if it is significantly better: a one-sided paired t test over pairs of seed and target, Holm's
 correction over all methods at one half of `LEVEL`, and over all combinations at the other half. Of several such rows
-the one with the highest expected gain wins, which is the measured gain shrunk by its uncertainty (`report.expected`).
+the one with the highest expected gain wins, which is the measured gain shrunk by its uncertainty (`stats.shrinkage`).
 With rows of different numbers of training rows, the rule is applied to each number. Samples have test rows of their
 own, so that the choice on a smaller one counts only if it is further above the constant there than the choice on more
 rows is above the constant on these.
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from holdfast.record import LOWER_IS_BETTER, RunRecord, unpacked
-from holdfast.report.engagement import is_idle
-from holdfast.report.expected import Gain, expected_gains
-from holdfast.report.labels import (
+from holdfast.stats.engagement import is_idle
+from holdfast.stats.formatting import format_difference, format_number, format_p
+from holdfast.stats.labels import (
     BASELINE,
     CONSTANT,
     configuration,
@@ -29,9 +29,9 @@ from holdfast.report.labels import (
     settings_key,
     without_rows,
 )
-from holdfast.report.statistics import McNemar, Paired, holm, mcnemar, paired_t
-from holdfast.report.table import Row, baselines, data_and_plan, experiment, rows
-from holdfast.report.words import format_difference, format_number, format_p
+from holdfast.stats.shrinkage import Gain, expected_gains
+from holdfast.stats.statistics import McNemar, Paired, holm, mcnemar, paired_t
+from holdfast.stats.table import Row, baselines, data_and_plan, experiment, rows
 
 MIN_SEEDS = 3  # fewer seeds do not allow a test over seeds
 LEVEL = 0.05
