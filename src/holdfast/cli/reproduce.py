@@ -76,7 +76,9 @@ def reproduce(
     """
     start_early(jobs)  # before torch is imported
     from holdfast.recipes.reproduce import reproduce as run
-    from holdfast.stats.engagement import inactive_notes
+    from holdfast.report.words import inactive_notes
+    from holdfast.stats.engagement import engagements
+    from holdfast.stats.labels import grouped
 
     keywords = options.run_keywords(locals())
     with progress(json) as listener:
@@ -88,7 +90,7 @@ def reproduce(
         if "published / measured:" not in note:  # the table shows it
             say(note)
     show(_table(result))
-    say(*inactive_notes(result.records))
+    say(*inactive_notes(engagements(grouped(result.records))))
     say(f"report: {result.report}")
 
 

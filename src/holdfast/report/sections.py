@@ -6,13 +6,12 @@ from typing import Any, TypeVar
 
 from holdfast.record import RunRecord
 from holdfast.stats.formatting import MISSING
-from holdfast.stats.labels import natural_key
+from holdfast.stats.labels import Groups, natural_key
 from holdfast.stats.statistics import mean
 
 MAX_RUNS = 12  # runs with figures per section, so that the report stays small
 NAMED = 4  # targets in the name of a run
 
-Groups = Mapping[str, Sequence[RunRecord]]  # label -> records, in the order of the report
 Result = Mapping[str, Any]  # what an analysis stored in a record
 Cell = tuple[str, float | None]  # text, value to sort by
 Figure = tuple[str, str]  # caption ("" for a figure of full width), HTML

@@ -1,11 +1,11 @@
 """Engagement of mechanisms over the runs of a method: which share of validation predictions depends on a memory."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.record import RunRecord
-from holdfast.stats.labels import grouped
+from holdfast.stats.labels import Groups
 from holdfast.stats.statistics import mean
 
 ENGAGED = 0.05  # share of validation predictions from which on a mechanism counts as engaged
@@ -39,9 +39,9 @@ class Engagement:
         return NAMES.get(self.mechanism, self.mechanism)
 
 
-def engagements(records: Iterable[RunRecord]) -> list[Engagement]:
+def engagements(groups: Groups) -> list[Engagement]:
     """Return one entry per configuration and mechanism; runs without a measurement are left out."""
-    return [entry for label, group in grouped(records).items() for entry in engagement_of(label, group)]
+    return [entry for label, group in groups.items() for entry in engagement_of(label, group)]
 
 
 def engagement_of(label: str, group: Sequence[RunRecord]) -> list[Engagement]:
@@ -65,17 +65,7 @@ def is_idle(group: Sequence[RunRecord]) -> bool:
     return bool(entries) and not any(entry.is_engaged for entry in entries)
 
 
-def inactive_notes(records: Iterable[RunRecord]) -> list[str]:
-    """Return one line per configuration: `erm + memory: memory inactive, 0.2% of predictions depend on it`."""
-    by_label: dict[str, list[str]] = {}
-    for entry in engagements(records):
-        if not entry.is_engaged:
-            text = f"{entry.name} inactive, {percent(entry.share)} of predictions depend on it"
-            by_label.setdefault(entry.label, []).append(text)
-    return [f"{label}: {'; '.join(texts)}" for label, texts in by_label.items()]
-
-
-def engagement_table(records: Iterable[RunRecord]) -> list[dict[str, Any]]:
+def engagement_table(groups: Groups) -> list[dict[str, Any]]:
     """Return the entries for `--json`."""
     return [
         {
@@ -83,7 +73,7 @@ def engagement_table(records: Iterable[RunRecord]) -> list[dict[str, Any]]:
             "high": entry.high, "runs": entry.runs, "predictions": entry.predictions, "state": entry.state,
             "null": entry.null, "statistics": entry.statistics,
         }
-        for entry in engagements(records)
+        for entry in engagements(groups)
     ]  # fmt: skip
 
 

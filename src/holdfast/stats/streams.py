@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.record import LOWER_IS_BETTER, RunRecord
-from holdfast.stats.labels import grouped
+from holdfast.stats.labels import Groups
 from holdfast.stats.statistics import Cell, summarise
 from holdfast.stats.table import data_and_plan, score_matrix, stream_domains
 
@@ -80,7 +80,7 @@ class Transfer:
     forgetting: Cell | None
 
 
-def transfers(records: Iterable[RunRecord], metric: str, *, baseline: Sequence[float] | None = None) -> list[Transfer]:
+def transfers(groups: Groups, metric: str, *, baseline: Sequence[float] | None = None) -> list[Transfer]:
     """Return one entry per configuration with several stages.
 
     `baseline` holds the scores of an untrained model by `stream_domains`, for forward transfer.
@@ -92,7 +92,7 @@ def transfers(records: Iterable[RunRecord], metric: str, *, baseline: Sequence[f
         return summarise(known) if known else None
 
     entries = []
-    for name, group in grouped(records).items():
+    for name, group in groups.items():
         runs = [(score_matrix(r, metric), learned_at(r)) for r in group if len(r.stages) > 1]
         if runs:
             forward = (forward_transfer(r, baseline or (), s, lower_is_better=lower) for r, s in runs)
@@ -139,7 +139,7 @@ class Course:
     lines: dict[str, list[Cell | None]]  # label -> score over seeds per stage; None if it was not scored
 
 
-def courses(groups: Mapping[str, Sequence[RunRecord]], metric: str) -> list[list[Course]]:
+def courses(groups: Groups, metric: str) -> list[list[Course]]:
     """Return the courses of all domains per data set and order of learning."""
     orders: dict[tuple[tuple[str, ...], ...], dict[str, list[RunRecord]]] = {}
     for label, group in groups.items():

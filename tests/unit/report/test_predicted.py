@@ -17,6 +17,7 @@ from holdfast.stats.decision import decide
 from holdfast.stats.formatting import format_cell, format_number
 from holdfast.stats.labels import grouped
 from holdfast.stats.statistics import Cell
+from holdfast.stats.summary import summarise
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_figures_show_the_predictions_of_test_domains(records, tmp_path):
     assert all(0 <= cells[1][1] <= cells[0][1] <= 100 for _, cells in section.rows)
     points = records[-1].stages[0]["predictions"]["c"]
     assert len(points["observed"]) == 60
-    text = write_report(records, tmp_path / "r.html", title="t", metric="rmse").read_text()
+    text = write_report(summarise(records, "rmse"), tmp_path / "r.html", title="t").read_text()
     assert "Predicted against observed" in text
     assert "RMSE" in text
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.unit.report.test_significance import BASE, BETTER, ERM, HMA, MIL, grid, with_examples
 
 from holdfast.report.explain import explain
-from holdfast.stats.decision import against_baseline, decide, paired_over_seeds
+from holdfast.stats.decision import decide, paired_over_seeds
 from holdfast.stats.shrinkage import expected_gains
 from holdfast.stats.statistics import paired_t
+from holdfast.stats.summary import summarise
 from tests.unit.report.fake_records import record
+from tests.unit.stats.test_significance import BASE, BETTER, ERM, HMA, MIL, grid, with_examples
 
 
 def test_methods_that_are_clearly_better_are_recommended():
@@ -73,15 +74,15 @@ def test_networks_with_necks_are_compared_with_the_plain_one():
     assert decision is not None
     assert decision.spec["neck"] == "experts"
     assert "significantly better than erm, +10.0 compared with it (measured +10.0" in decision.why
-    against = {entry.label: entry.rival for entry in against_baseline([*better, *ERM, *lucky, *coral], "accuracy")}
+    against = {entry.label: entry.rival for entry in summarise([*better, *ERM, *lucky, *coral], "accuracy").tests}
     assert against == {"coral + memory": "erm", "erm + experts": "erm", "erm + memory": "erm"}
     inside = grid("erm", {"films": [0.60, 0.71, 0.79], "books": [0.51, 0.60, 0.69]}, encoder_args={"experts": 6})
-    (entry,) = against_baseline([*inside, *ERM], "accuracy")
+    (entry,) = summarise([*inside, *ERM], "accuracy").tests
     assert entry.rival != entry.label
     decision = decide([*inside, *ERM], "accuracy")
     assert decision is not None
     assert decision.spec["encoder_args"] == {"experts": 6}
-    alone = {entry.label: entry.rival for entry in against_baseline([*lucky, *coral], "accuracy")}
+    alone = {entry.label: entry.rival for entry in summarise([*lucky, *coral], "accuracy").tests}
     assert alone == {"coral + memory": "erm + memory"}  # plain ERM was not run
 
 
@@ -242,7 +243,7 @@ def test_rows_of_different_sizes_are_never_tested_against_each_other(monkeypatch
     monkeypatch.setattr("holdfast.stats.decision.paired_over_seeds", spy)
     decide([*ERM, *HMA, *sampled([*ERM, *MIL], 100), *sampled(MIL, 200)], "accuracy")
     assert pairs == [({None}, {None}), ({100}, {100})]
-    against = against_baseline([*ERM, *sampled(MIL, 100)], "accuracy")
+    against = summarise([*ERM, *sampled(MIL, 100)], "accuracy").tests
     assert against == []
 
 

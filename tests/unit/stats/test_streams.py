@@ -82,15 +82,15 @@ def runs():
 
 def test_transfers_of_records_over_seeds():
     assert learned_at(runs()[0]) == [0, 1, 2]
-    (entry,) = transfers(runs(), "accuracy")
+    (entry,) = transfers(grouped(runs()), "accuracy")
     assert entry.backward is not None
     assert entry.backward.mean == pytest.approx((-0.05 - 0.15) / 2)
     assert entry.backward.n == 2
     assert entry.forward is None
-    (entry,) = transfers(runs(), "accuracy", baseline=[0.5, 0.45, 0.5])
+    (entry,) = transfers(grouped(runs()), "accuracy", baseline=[0.5, 0.45, 0.5])
     assert entry.forward is not None
     assert entry.forward.mean == pytest.approx(0.05)
-    assert transfers(leave_one_out(), "accuracy") == []
+    assert transfers(grouped(leave_one_out()), "accuracy") == []
 
 
 def test_report_has_transfers(tmp_path):
