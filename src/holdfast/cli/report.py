@@ -69,21 +69,21 @@ def report(
     needs = {name: entry.needs for name, entry in ANALYSES.items() if name in analyses}
     notes = missing_analysis_notes(records, needs)
     folder = runs[0] if runs[0].is_dir() else runs[0].parent
-    found = summarise(records, metric)
-    page = write_report(found, out or folder / "report.html", title=f"Holdfast: {data}", notes=notes)
+    findings = summarise(records, metric)
+    page = write_report(findings, out or folder / "report.html", title=f"Holdfast: {data}", notes=notes)
     written: dict[str, str] = {}
     if summary:
         from holdfast.report.summary import write_summary
 
-        paths = write_summary(found, page.parent, title=f"Holdfast: {data}")
+        paths = write_summary(findings, page.parent, title=f"Holdfast: {data}")
         written = dict(zip(("markdown", "image"), map(str, paths), strict=True))
     if json:
         documents = [{"id": record.id, **asdict(record)} for record in records]
-        tables = {"table": flat_table(found.every), "engagement": engagement_table(found.every.groups)}
+        tables = {"table": flat_table(findings.every), "engagement": engagement_table(findings.every.groups)}
         files = {"report": str(page), **({"summary": written} if summary else {})}
         print_json({**tables, "records": documents, **files})
         return
-    show_summary(found)
+    show_summary(findings)
     say(*notes)
     say(f"report: {page}", *(f"summary: {path}" for path in written.values()))
 

@@ -1,4 +1,4 @@
-"""What a comparison found, computed once from its records and passed to everything that draws."""
+"""Findings of a comparison, computed once from its records and passed to everything that draws."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -114,7 +114,7 @@ def test_leave_one_domain_out_leaves_out_pairs_and_ignores_the_target(data, tmp_
                 seen.append(r.stages[0]["test"][held]["accuracy"])
         assert len(seen) == 2
         assert choice.score == pytest.approx(sum(seen) / 2)
-    assert {r.spec["select"] for r in done.method_records()} == {"leave-one-domain-out"}
+    assert {r.spec["select"] for r in done.summary.records} == {"leave-one-domain-out"}
 
 
 def test_leave_one_domain_out_needs_three_domains_and_its_plan(data, tmp_path):

@@ -309,15 +309,10 @@ def test_large_effects_over_12_pairs_are_mostly_detected(methods, effect):
 
 
 def test_the_choice_is_explained_in_plain_sentences_with_what_was_not_tried():
-    records = [*ERM, *HMA, *MIL]
-    decision = decide(records, "accuracy")
-    assert decision is not None
-    text = explain(records, "accuracy", decision)
+    text = explain(summarise([*ERM, *HMA, *MIL], "accuracy"))
     assert "expect mil to reach about 65.0% accuracy, 10.0 points better than plain training (erm)" in text
     assert "chosen among 3 candidates that were tested on 2 domains they had never seen" in text
     assert "its weakest was books with 60.0% accuracy" in text
     for fragment in ("--tune full", "other methods (--methods all), such as group-dro", "other than minilm"):
         assert fragment in text.split("Not tried: ")[1]
-    alone = decide(ERM, "accuracy")
-    assert alone is not None
-    assert "It is plain training, chosen among 1 candidates" in explain(ERM, "accuracy", alone)
+    assert "It is plain training, chosen among 1 candidates" in explain(summarise(ERM, "accuracy"))
