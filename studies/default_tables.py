@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 from holdfast.record import PACKED, RunRecord, load
-from holdfast.report.statistics import holm, interval, paired_t
+from holdfast.stats.statistics import holm, interval, paired_t
 from studies.default import DATASETS, ROWS, SEEDS
 from studies.primary_tables import gap, or_none, source_score
 from studies.tables import RESULTS, header

@@ -14,7 +14,7 @@ from statistics import fmean, median
 from typing import Any
 
 from holdfast.record import LOWER_IS_BETTER
-from holdfast.report.statistics import interval
+from holdfast.stats.statistics import interval
 from studies.field import BUDGETS, RESULTS_FIELD, SKLEARN, TRIALS, read_scores, read_trials
 from studies.field_sets import SETS
 from studies.tables import header

@@ -13,7 +13,7 @@ from typing import Any
 from scipy.special import stdtr, stdtrit
 
 from holdfast.record import PACKED, RunRecord, load
-from holdfast.report.statistics import summarise
+from holdfast.stats.statistics import summarise
 from studies.comparisons import COMPARISONS, Comparison
 from studies.gmap_data import TASKS
 from studies.gmap_folds import ENCODERS, LENGTHS, SHORT, dose_comparisons, masked_comparisons, primary_name

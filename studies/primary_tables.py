@@ -10,8 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from holdfast.record import LOWER_IS_BETTER, PACKED, RunRecord, load
-from holdfast.report.engagement import ENGAGED, percent
-from holdfast.report.statistics import holm, interval, paired_t
+from holdfast.stats.engagement import ENGAGED, percent
+from holdfast.stats.statistics import holm, interval, paired_t
 from studies.comparisons import COMPARISONS, Comparison
 from studies.tables import RESULTS, header
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from holdfast.record import RunRecord
-from holdfast.report.engagement import ENGAGED, percent
+from holdfast.stats.engagement import ENGAGED, percent
 from studies import default_tables
 from studies.default import DATASETS
 from studies.default_tables import DEFAULT, SIMPLE, average, differences, headroom, scores_of

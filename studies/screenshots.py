@@ -14,6 +14,7 @@ from PIL import Image
 
 from holdfast.record import load
 from holdfast.report.page import write_report
+from holdfast.stats.summary import summarise
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results" / "demo.jsonl.gz"
@@ -35,8 +36,8 @@ def chromium() -> str:
 def report(folder: Path) -> Path:
     """Write the report of the recorded demo."""
     return write_report(
-        load(RECORDS), folder / "report.html", title="Holdfast: sentiment of tweets, films, products and news",
-        metric="macro_f1",
+        summarise(load(RECORDS), "macro_f1"), folder / "report.html",
+        title="Holdfast: sentiment of tweets, films, products and news",
     )  # fmt: skip
 
 

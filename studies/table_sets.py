@@ -15,7 +15,7 @@ from functools import partial
 from statistics import fmean
 
 from holdfast.record import LOWER_IS_BETTER
-from holdfast.report.statistics import holm, interval, paired_t
+from holdfast.stats.statistics import holm, interval, paired_t
 from studies.tables import header, records
 
 DEFAULT, NETWORK, UNSHRUNK = "stack", "erm", "unshrunk"

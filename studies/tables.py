@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from holdfast.record import PACKED, RunRecord, load
-from holdfast.report.statistics import interval, paired_t
+from holdfast.stats.statistics import interval, paired_t
 
 RESULTS = Path(__file__).parents[1] / "results"
 Scores = Mapping[str, Mapping[str, Mapping[int, float]]]  # row -> column -> seed -> score

@@ -76,7 +76,9 @@ def reproduce(
     Run the same command again to continue; finished runs are not repeated.
     """
     start_early(jobs)  # before torch is imported
-    from holdfast.report.engagement import inactive_notes
+    from holdfast.report.words import inactive_notes
+    from holdfast.stats.engagement import engagements
+    from holdfast.stats.labels import grouped
     from lab.recipes.reproduce import reproduce as run
 
     keywords = options.run_keywords(locals())
@@ -89,14 +91,14 @@ def reproduce(
         if "published / measured:" not in note:  # the table shows it
             say(note)
     show(_table(result))
-    say(*inactive_notes(result.records))
+    say(*inactive_notes(engagements(grouped(result.records))))
     say(f"report: {result.report}")
 
 
 def _table(result: Reproduction) -> WrappedTable:
     """Return rows and columns as published, with two numbers per cell."""
     from holdfast.report.terminal import WrappedTable
-    from holdfast.report.words import metric_name
+    from holdfast.stats.formatting import metric_name
 
     lines: dict[str, dict[str, str]] = {}
     for measured in result.cells:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.record import RunRecord
-from holdfast.report.statistics import interval, summarise
+from holdfast.stats.statistics import interval, summarise
 from lab.recipes.recipe import Cell, Key, Recipe, Row, mismatches, run_key
 
 ScoreBySeed = dict[int, float]

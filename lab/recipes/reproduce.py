@@ -18,6 +18,7 @@ from holdfast.run.resolve import Request, resolve, seed_list
 from holdfast.run.slate import exclusion_reason, training_domains
 from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.spec import Spec
+from holdfast.stats.summary import summarise
 from holdfast.train.work import run_all
 from lab.recipes.measure import Measurement, TableJob, gain_remarks, jobs_for, measure, remarks
 from lab.recipes.recipe import Key, Recipe, load_recipe
@@ -93,8 +94,8 @@ def reproduce(
         *analysis_notes(runs, analyses),
     )
     title = f"Holdfast: {table.name}, published and measured"
-    metric = str(table.settings["metric"])
-    page = write_report(_plain(runs, jobs), Path(out) / "report.html", title=title, metric=metric, notes=notes)
+    summary = summarise(_plain(runs, jobs), str(table.settings["metric"]))
+    page = write_report(summary, Path(out) / "report.html", title=title, notes=notes)
     return Reproduction(table, measurements, runs, page, notes)
 
 

@@ -24,15 +24,15 @@ from holdfast.data.sampling import sample_sizes
 from holdfast.defaults import LIMIT, first_sample
 from holdfast.final_model import refit as refit
 from holdfast.record import RunRecord
-from holdfast.report.labels import BASELINE, SIMPLE, grouped, is_collapsed, settings_key
 from holdfast.report.page import write_report
-from holdfast.report.significance import Decision, decide
 from holdfast.run.analyses import analysis_notes, choose_analyses
 from holdfast.run.jobs import Engine
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import EXPERIMENT, Request, method_names, resolve, seed_list
 from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.spec import Spec
+from holdfast.stats.labels import BASELINE, SIMPLE, Groups, is_collapsed, settings_key
+from holdfast.stats.summary import Summary, summarise
 from holdfast.train.board import (
     Board,
     Failure,
@@ -160,28 +160,29 @@ def compare(
         )  # fmt: skip
     if combinations:
         records += parallel.from_first(partial(_combined, records, workspace))
-    metric, report = specs[0].metric, Path(out) / "report.html"
-    decision, choices = decide(records, metric), tuple(board.choices())
-    if decision is not None:
-        records = parallel.from_first(partial(_with_coverage, records, decision, workspace))
-        decision = _with_final_rate(decision, choices)
+    summary, choices = summarise(records, specs[0].metric), tuple(board.choices())
+    if summary.decision is not None:
+        summary = summary.with_records(parallel.from_first(partial(_measured_coverage, summary, workspace)))
+        summary = _with_final_rate(summary, choices)
+    groups = summary.every.groups
     schedule = schedule_of(board, seconds=time.monotonic() - deadline.started, limit=limit)
     unmatched = unmatched_note(dataset.raw, dataset.ids) if "expert-parts" in analyses else ""
     remarks = [
-        *analysis_notes(records, analyses),
+        *analysis_notes(summary.records, analyses),
         *failure_notes(board.failures),
-        *(text for text in (unmatched, schedule.note, sample_note(records, len(dataset))) if text),
+        *(text for text in (unmatched, schedule.note, sample_note(groups, len(dataset))) if text),
         *rate_notes(choices),
-        *(f"{label} is not chosen: {COLLAPSED}" for label, group in grouped(records).items() if is_collapsed(group)),
+        *(f"{label} is not chosen: {COLLAPSED}" for label, group in groups.items() if is_collapsed(group)),
     ]
     notes = (*dataset.notes, *workspace.notes, *remarks)
+    report = Path(out) / "report.html"
     if parallel.is_first():
         source += [] if not source or not isinstance(unlabelled, str | Path) else ["--unlabelled", str(unlabelled)]
         source += ["--empty-labels", empty_labels] if source and empty_labels != "error" else []
         source += ["--skip-bad"] if source and skip_bad else []
-        write_report(records, report, title=f"Holdfast: {dataset.name}", metric=metric, notes=notes, source=source)
+        write_report(summary, report, title=f"Holdfast: {dataset.name}", notes=notes, source=source)
     return Comparison(
-        records, metric, report, dataset, decision, notes, schedule, workspace.identical, choices,
+        summary, report, dataset, notes, schedule, workspace.identical, choices,
         tuple(board.failures), deadline, board.workers,
     )  # fmt: skip
 
@@ -194,9 +195,9 @@ def failure_notes(failures: Sequence[Failure]) -> list[str]:
     return [f"{name} failed ({each.episode or 'before its first run'}): {each.cause}" for name, each in first.items()]
 
 
-def sample_note(records: Sequence[RunRecord], total: int) -> str:
+def sample_note(groups: Groups, total: int) -> str:
     """Return a sentence on the rows that methods were trained and tested on, if these are not all."""
-    sizes = {label: group[0].spec.get("rows") or total for label, group in grouped(records).items()}
+    sizes = {label: group[0].spec.get("rows") or total for label, group in groups.items()}
     if set(sizes.values()) <= {total}:
         return ""
     by_size: dict[int, list[str]] = {}
@@ -233,12 +234,13 @@ def _weight_limits(specs: Sequence[Spec], seeds: Sequence[int]) -> dict[str, int
     return limits | ({BASELINE: WEIGHT_BYTES // runs} if BASELINE in methods else {})
 
 
-def _with_final_rate(decision: Decision, choices: Sequence[RateChoice]) -> Decision:
+def _with_final_rate(summary: Summary, choices: Sequence[RateChoice]) -> Summary:
     """Give the chosen method the rate that is best over all domains, which a model of all domains uses."""
-    if "searched" not in decision.spec:
-        return decision
+    decision = summary.decision
+    if decision is None or "searched" not in decision.spec:
+        return summary
     rate = final_rates(choices).get(settings_key(decision.spec, "seed"), decision.spec["lr"])
-    return replace(decision, spec={**decision.spec, "lr": rate})
+    return replace(summary, decision=replace(decision, spec={**decision.spec, "lr": rate}))
 
 
 def _combined(records: list[RunRecord], workspace: Workspace) -> list[RunRecord]:
@@ -252,19 +254,21 @@ def _combined(records: list[RunRecord], workspace: Workspace) -> list[RunRecord]
     return combined
 
 
-def _with_coverage(records: list[RunRecord], decision: Decision, workspace: Workspace) -> list[RunRecord]:
-    """Add the coverage of prediction sets on left-out domains to the records of the choice, and save these."""
+def _measured_coverage(summary: Summary, workspace: Workspace) -> dict[str, RunRecord]:
+    """Measure the coverage of prediction sets on left-out domains: records of the choice by id, which are saved."""
     from holdfast.models.conformal import with_coverage
     from holdfast.models.left_out import collect
 
+    decision = summary.decision
     assert workspace.out is not None
-    chosen, own = grouped(records)[decision.label], workspace.sampled(decision.spec.get("rows") or 0)
-    runs = collect(chosen, {record.id: record for record in records}, own)
+    assert decision is not None
+    chosen, own = summary.every.groups[decision.label], workspace.sampled(decision.spec.get("rows") or 0)
+    runs = collect(chosen, {record.id: record for record in summary.records}, own)
     measured = {} if runs is None else {r.id: r for r in with_coverage(chosen, runs.sample(None))}
-    for record in records:
+    for record in chosen:
         if record.id in measured and measured[record.id].stages != record.stages:
             measured[record.id].save(workspace.out / "records")
-    return [measured.get(record.id, record) for record in records]
+    return measured
 
 
 def _repeated_note(dataset: Dataset, source: Sequence[str]) -> str:

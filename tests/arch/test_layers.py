@@ -22,6 +22,7 @@ ORDER = (
     ("methods",),
     ("protocols",),
     ("catalog",),
+    ("stats",),
     ("report",),
     ("analysis",),
     ("run",),
@@ -37,6 +38,7 @@ NEVER = {  # narrower than the order alone
     "methods": {"data"},
     "analysis": {"methods", "protocols", "catalog"},
     "catalog": {"nn", "data", "tasks", "methods", "protocols", "analysis"},  # entries name their targets
+    "stats": {"nn", "data", "tasks", "methods", "protocols"},  # reads records only
     "report": {"nn", "data", "tasks", "methods", "protocols"},  # loads analyses by name
 }
 TOP = {"cli", "__init__", "__main__"}  # may import anything
@@ -87,9 +89,12 @@ def test_only_parallel_knows_torch_distributed():
     assert users == ["parallel.py"]
 
 
-@pytest.mark.parametrize("module", ["holdfast.report.page", "holdfast.record", "holdfast.cli", "holdfast.catalog"])
+LIGHT_MODULES = ("stats.decision", "report.page", "record", "cli", "catalog")
+
+
+@pytest.mark.parametrize("module", LIGHT_MODULES)
 def test_light_modules_need_no_torch(module):
-    code = f"import {module}, sys; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    code = f"import holdfast.{module}, sys; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.report.page import write_audit, write_report
 from holdfast.report.terminal import matrix
+from holdfast.stats.summary import summarise
 from tests.unit.report.fake_records import COST, record, stream
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -46,8 +47,8 @@ def pages(tmp_path_factory) -> dict[str, Path]:
     texts = {"title": "An audit", "headline": "There is a shift.", "advice": ["Look."], "notes": []}
     named = {"title": "A report", "source": ["my file.csv"]}
     return {
-        "compared": write_report(compared, folder / "c.html", metric="accuracy", **named),
-        "streamed": write_report(streamed, folder / "s.html", title="Streams", metric="accuracy"),
+        "compared": write_report(summarise(compared, "accuracy"), folder / "c.html", **named),
+        "streamed": write_report(summarise(streamed, "accuracy"), folder / "s.html", title="Streams"),
         "audited": write_audit(folder / "a.html", grids=grids, **texts),
     }
 
@@ -121,7 +122,7 @@ def test_reports_are_small_and_open_fast(browser, tmp_path):
         record(f"m{i}" if i else "erm", seed, {domain: 0.5 + i / 100 + seed / 500}, **more)
         for i in range(20) for seed in range(3) for domain in ("films", "books", "news", "tweets")
     ]  # fmt: skip
-    path = write_report(runs, tmp_path / "report.html", title="Twenty methods", metric="accuracy")
+    path = write_report(summarise(runs, "accuracy"), tmp_path / "report.html", title="Twenty methods")
     assert path.stat().st_size < 1_500_000
     page = browser.new_page()
     page.set_default_timeout(120_000)

@@ -16,8 +16,8 @@ from holdfast.data.synthetic import world
 from holdfast.estimator import DomainClassifier
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.record import read as read_record
-from holdfast.report.table import rows
 from holdfast.run.settings import make_spec
+from holdfast.stats.table import tabulate
 from tests.property.strategies import JSON, TEXT, changed, tables
 
 QUICK = {"tables": 120, "settings": 60, "records": 60, "models": 40}
@@ -78,7 +78,7 @@ def checks(model, tmp_path):
         drawn = {key: value for key, value in drawn.items() if key != "checksum"}
         path.write_text(json.dumps(drawn), encoding="utf-8", errors="surrogatepass")
         with accept_errors():
-            rows([read_record(path)], "accuracy")
+            tabulate([read_record(path)], "accuracy")
 
     def one_model(drawn):
         (folder / "config.json").write_text(json.dumps(drawn), encoding="utf-8", errors="surrogatepass")

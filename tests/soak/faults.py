@@ -41,6 +41,7 @@ from holdfast.protocols.resume import Saver
 from holdfast.record import RunRecord
 from holdfast.record import read as read_record
 from holdfast.report.page import write_report
+from holdfast.stats.summary import summarise
 from tests.annotated import write_corpus
 from tests.property.calls import write_table
 from tests.soak.faulty import CHANGES, ENDLESS, FaultyFiles, run_forked, wait
@@ -248,10 +249,10 @@ def artefacts(setting: Setting) -> dict[str, tuple[Artefact, Callable[[Path], ob
         "predictions (parquet)": predictions(".parquet"),
         "report": (
             Artefact(
-                lambda f: write_report([other], f / "r.html", title="new", metric="accuracy"),
+                lambda f: write_report(summarise([other], "accuracy"), f / "r.html", title="new"),
                 lambda f: (f / "r.html").read_text(),
             ),
-            lambda f: write_report([record], f / "r.html", title="old", metric="accuracy"),
+            lambda f: write_report(summarise([record], "accuracy"), f / "r.html", title="old"),
         ),
         "lock": (Artefact(lock, lambda f: (f / "runs" / "x").read_text(), may_be_missing=True), None),
         "graft": (

@@ -15,7 +15,7 @@ from holdfast.models.adapt import ledger_of
 from holdfast.models.saved import load_model
 from holdfast.models.versions import use_version
 from holdfast.record import load
-from holdfast.report.table import flat_table
+from holdfast.stats.table import flat_table, tabulate
 from tests.fixtures import write
 from tests.graphs import rings_and_stars, write_zip
 
@@ -62,7 +62,7 @@ def test_versions_of_an_adapted_model_can_be_chosen(release):
 def test_records_give_the_same_table(release, expected):
     records = list(load(release / "records"))
     assert {record.spec["method"] for record in records} >= {"erm"}
-    assert flat_table(records, records[0].spec["metric"]) == expected["table"]
+    assert flat_table(tabulate(records, records[0].spec["metric"])) == expected["table"]
     assert [record.id for record in load(release / "records.jsonl.gz")] == [record.id for record in records]
 
 

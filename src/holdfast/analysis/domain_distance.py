@@ -16,10 +16,10 @@ import plotly.graph_objects as go
 
 from holdfast.analysis import random_generator, rounded
 from holdfast.core.errors import BadInput, quiet_fit
-from holdfast.report.labels import configuration, natural_key
 from holdfast.report.plots import COLOURS, escape, legend, style, to_html
-from holdfast.report.sections import Groups, Section
-from holdfast.report.statistics import summarise
+from holdfast.report.sections import Section
+from holdfast.stats.labels import Groups, configuration, natural_key
+from holdfast.stats.statistics import summarise
 
 if TYPE_CHECKING:
     from holdfast.analysis.views import Views

@@ -14,7 +14,8 @@ import numpy as np
 
 from holdfast.analysis import rounded
 from holdfast.report.plots import COLOURS, escape, grouped_bars, heatmap, to_html
-from holdfast.report.sections import Cell, Figure, Groups, Result, RunResult, Section, figure_section, mean_cell
+from holdfast.report.sections import Cell, Figure, Result, RunResult, Section, figure_section, mean_cell
+from holdfast.stats.labels import Groups
 
 if TYPE_CHECKING:
     from holdfast.analysis.views import View, Views

@@ -15,7 +15,8 @@ import numpy as np
 from holdfast.analysis import random_generator, rounded
 from holdfast.analysis.routing import REPEATS, draw_map, encode_image, expert_colours, information
 from holdfast.report.plots import escape, heatmap, to_html
-from holdfast.report.sections import Figure, Groups, RunResult, Section, figure_section
+from holdfast.report.sections import Figure, RunResult, Section, figure_section
+from holdfast.stats.labels import Groups
 
 if TYPE_CHECKING:
     from holdfast.analysis.expert_views import ImageView

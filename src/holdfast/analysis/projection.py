@@ -15,7 +15,8 @@ from markupsafe import Markup
 from holdfast.analysis import random_generator, rounded
 from holdfast.core.errors import unknown
 from holdfast.report.plots import COLOURS, plane_axes, to_html
-from holdfast.report.sections import Figure, Groups, RunResult, Section, figure_section
+from holdfast.report.sections import Figure, RunResult, Section, figure_section
+from holdfast.stats.labels import Groups
 
 if TYPE_CHECKING:
     from holdfast.analysis.views import Views

@@ -22,7 +22,6 @@ from holdfast.report.plots import COLOURS, DOTTED, escape, grouped_bars, style, 
 from holdfast.report.sections import (
     Cell,
     Figure,
-    Groups,
     Result,
     RunFigures,
     RunResult,
@@ -30,7 +29,8 @@ from holdfast.report.sections import (
     figure_section,
     first_seeds,
     mean_cell,
-)  # fmt: skip
+)
+from holdfast.stats.labels import Groups  # fmt: skip
 
 if TYPE_CHECKING:
     from holdfast.analysis.expert_views import RoutingView

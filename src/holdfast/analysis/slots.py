@@ -16,11 +16,11 @@ import plotly.graph_objects as go
 from holdfast.analysis import rounded
 from holdfast.analysis.projection import project
 from holdfast.record import RunRecord
-from holdfast.report.labels import settings_key
 from holdfast.report.plots import COLOURS, DOTTED, SHADES, SYMBOLS, escape, heatmap, plane_axes, style, to_html
-from holdfast.report.sections import Figure, Groups, RunFigures, RunResult, Section, figure_section
-from holdfast.report.statistics import mean
-from holdfast.report.words import format_number, metric_name, scaled
+from holdfast.report.sections import Figure, RunFigures, RunResult, Section, figure_section
+from holdfast.stats.formatting import format_number, metric_name, scaled
+from holdfast.stats.labels import Groups, settings_key
+from holdfast.stats.statistics import mean
 
 if TYPE_CHECKING:
     from holdfast.analysis.memory_views import ClassView

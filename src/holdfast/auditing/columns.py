@@ -16,7 +16,7 @@ from holdfast.auditing.headroom import FOLDS
 from holdfast.auditing.probe import probe_for
 from holdfast.auditing.shift import LEVEL, MIN_ROWS, chi_square
 from holdfast.data.copies import label_copies, table_columns
-from holdfast.report.statistics import holm
+from holdfast.stats.statistics import holm
 
 EXPECTED = 5  # rows per category and side for a chi-square test; rarer categories are merged
 BINS = 64  # of a number column from which the label is predicted, at most

@@ -9,10 +9,10 @@ from holdfast.auditing.headroom import ShiftCost
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.record import RunRecord, load
-from holdfast.report.gap import HELD_OUT
-from holdfast.report.labels import CONSTANT
-from holdfast.report.significance import decide
-from holdfast.report.table import Row, rows
+from holdfast.stats.decision import decide
+from holdfast.stats.gap import HELD_OUT
+from holdfast.stats.labels import CONSTANT
+from holdfast.stats.table import Row, tabulate
 
 METRIC = "accuracy"  # of the linear probe
 
@@ -35,7 +35,7 @@ def read_compared(folder: Path | None, dataset: Dataset) -> list[Compared]:
     except BadInput:  # damaged records are the concern of `report`
         return []
     records = [r for r in records if r.spec.get("fingerprint") == dataset.fingerprint and _has_metric(r)]
-    table = {row.label: row for row in rows(records, METRIC) if row.average is not None}
+    table = {row.label: row for row in tabulate(records, METRIC).rows if row.average is not None}
     decision = decide(records, str(records[0].spec["metric"])) if records else None
     roles: dict[str, str] = {}
     if decision is not None and decision.label in table:

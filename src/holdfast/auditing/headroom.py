@@ -16,7 +16,7 @@ from scipy.special import stdtrit
 from holdfast.auditing.examples import Examples
 from holdfast.auditing.probe import Probe, probe_for
 from holdfast.auditing.shift import MIN_ROWS
-from holdfast.report.statistics import summarise
+from holdfast.stats.statistics import summarise
 
 FOLDS = 5
 MANY_DOMAINS = 10  # with more domains, two folds suffice

@@ -15,7 +15,7 @@ from holdfast.auditing.probe import target_groups
 from holdfast.core.inputs import Sentence
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import Dataset
-from holdfast.report.statistics import holm
+from holdfast.stats.statistics import holm
 
 MIN_ROWS = 10  # per domain; with fewer even the largest distance could occur by chance
 MAX_ROWS = 1000  # per domain

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.console import print_json, progress, say, show_records, started
+from holdfast.cli.console import print_json, progress, say, show_summary, started
 from holdfast.core.forking import start_early
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def print_comparison(result: Comparison, model: Path | None, *, json: bool) -> N
         print_json(options.comparison_json(result) | extra)
         return
     say(*result.notes)
-    show_records(result.records, result.metric)
+    show_summary(result.summary)
     if decision is not None:
         say(f"choice: {decision.label}, because {decision.why}", result.explanation)
     say(f"report: {result.report}")

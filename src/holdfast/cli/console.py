@@ -22,6 +22,7 @@ from holdfast.core.errors import escape_control, one_line
 if TYPE_CHECKING:
     from holdfast.record import RunRecord
     from holdfast.run.progress import ProgressListener
+    from holdfast.stats.summary import Summary
 
 _starts = [time.monotonic()]  # of the commands of this process
 INTERVAL = 10.0  # seconds between progress lines without a terminal
@@ -60,18 +61,14 @@ def show(result: Any) -> None:
         console.print(Segments(segments), crop=False)
 
 
-def show_records(records: Sequence[RunRecord], metric: str) -> None:
+def show_summary(summary: Summary) -> None:
     """Print the table of scores, inactive mechanisms, and which methods differ from the baseline significantly."""
-    from holdfast.report.engagement import inactive_notes
-    from holdfast.report.labels import largest
-    from holdfast.report.significance import against_baseline, baseline_note, by_example, by_example_note
-    from holdfast.report.table import rows
     from holdfast.report.terminal import rich_table
+    from holdfast.report.words import baseline_note, by_example_note, inactive_notes
 
-    records = largest(records)
-    show(rich_table(rows(records, metric), metric))
-    say(*inactive_notes(records))
-    note = baseline_note(against_baseline(records, metric), metric) or by_example_note(by_example(records))
+    show(rich_table(summary.shown.rows, summary.metric))
+    say(*inactive_notes(summary.engagements))
+    note = baseline_note(summary.tests, summary.metric) or by_example_note(summary.by_example)
     if note is not None:
         say(note)
 
@@ -106,7 +103,7 @@ def may_report() -> bool:
 
 def _row_of(unit: Any, records: Sequence[RunRecord], failures: Sequence[Any]) -> tuple[str, str, str]:
     """Return name, mean score over targets and details of a finished unit."""
-    from holdfast.report.words import format_number
+    from holdfast.stats.formatting import format_number
 
     details = [f"seed {unit.seed}"]
     details += [f"rate x{unit.factor:.2g}"] if unit.factor not in (0.0, 1.0) else []

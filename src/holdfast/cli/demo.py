@@ -99,9 +99,9 @@ def _say_headroom(dataset: Any) -> None:
 def _joined(main: Comparison, comparisons: list[Comparison]) -> Comparison:
     """Return one comparison with the records of all, and write its report."""
     from holdfast.report.page import write_report
-    from holdfast.report.significance import decide
+    from holdfast.stats.summary import summarise
 
-    records = [record for each in (main, *comparisons) for record in each.records]
+    summary = summarise((record for each in (main, *comparisons) for record in each.records), main.metric)
     title = f"Holdfast: {main.dataset.name}"
-    write_report(records, main.report, title=title, metric=main.metric, notes=main.notes, source=["vader"])
-    return replace(main, records=records, decision=decide(records, main.metric))
+    write_report(summary, main.report, title=title, notes=main.notes, source=["vader"])
+    return replace(main, summary=summary)

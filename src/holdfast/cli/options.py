@@ -218,14 +218,15 @@ def run_keywords(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def comparison_json(result: Any) -> dict[str, Any]:
     """Return the JSON document that compare, sweep and reproduce share."""
-    from holdfast.report.engagement import engagement_table
+    from holdfast.stats.engagement import engagement_table
+    from holdfast.stats.labels import grouped
 
     return {
         "table": result.table(),
         "records": [{"id": record.id, **asdict(record)} for record in result.records],
         "report": str(result.report),
         "notes": list(result.notes),
-        "engagement": engagement_table(result.records),
+        "engagement": engagement_table(grouped(result.records)),
     }
 
 

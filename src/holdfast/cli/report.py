@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.table import Table
 
 from holdfast.cli import options
-from holdfast.cli.console import print_json, say, show, show_records
+from holdfast.cli.console import print_json, say, show, show_summary
 
 if TYPE_CHECKING:
     pass
@@ -39,10 +39,11 @@ def report(
     from holdfast.catalog import ANALYSES
     from holdfast.core.errors import BadInput, unknown
     from holdfast.record import PACKED, load
-    from holdfast.report.engagement import engagement_table
     from holdfast.report.page import write_report
-    from holdfast.report.sections import missing_analysis_notes
-    from holdfast.report.table import flat_table
+    from holdfast.run.analyses import missing_analysis_notes
+    from holdfast.stats.engagement import engagement_table
+    from holdfast.stats.summary import summarise
+    from holdfast.stats.table import flat_table
 
     for folder in runs:
         if folder.name.endswith(PACKED) and folder.is_file():
@@ -66,20 +67,21 @@ def report(
     needs = {name: entry.needs for name, entry in ANALYSES.items() if name in analyses}
     notes = missing_analysis_notes(records, needs)
     folder = runs[0] if runs[0].is_dir() else runs[0].parent
-    page = write_report(records, out or folder / "report.html", title=f"Holdfast: {data}", metric=metric, notes=notes)
+    findings = summarise(records, metric)
+    page = write_report(findings, out or folder / "report.html", title=f"Holdfast: {data}", notes=notes)
     written: dict[str, str] = {}
     if summary:
         from holdfast.report.summary import write_summary
 
-        paths = write_summary(records, page.parent, title=f"Holdfast: {data}", metric=metric)
+        paths = write_summary(findings, page.parent, title=f"Holdfast: {data}")
         written = dict(zip(("markdown", "image"), map(str, paths), strict=True))
     if json:
         documents = [{"id": record.id, **asdict(record)} for record in records]
-        tables = {"table": flat_table(records, metric), "engagement": engagement_table(records)}
+        tables = {"table": flat_table(findings.every), "engagement": engagement_table(findings.every.groups)}
         files = {"report": str(page), **({"summary": written} if summary else {})}
         print_json({**tables, "records": documents, **files})
         return
-    show_records(records, metric)
+    show_summary(findings)
     say(*notes)
     say(f"report: {page}", *(f"summary: {path}" for path in written.values()))
 

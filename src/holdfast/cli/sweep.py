@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.console import print_json, progress, say, show_records, started
+from holdfast.cli.console import print_json, progress, say, show_summary, started
 from holdfast.core.forking import start_early
 
 
@@ -82,7 +82,7 @@ def sweep(
         print_json(options.comparison_json(result) | {"chosen": result.choices(), "best": best})
         return
     say(*result.notes)
-    show_records(result.method_records(), result.metric)
+    show_summary(result.summary)
     for name, path in best.items():
         say(f"best settings of {name}: {path}")
     say(f"report: {result.report}")

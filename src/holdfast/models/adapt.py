@@ -40,7 +40,6 @@ from holdfast.nn.model import Model
 from holdfast.protocols.plan import Episode, PastStages, Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
 from holdfast.record import RunRecord, read
-from holdfast.report.words import UNITS
 from holdfast.run.assemble import Assembly
 from holdfast.run.input_sizes import size_settings
 from holdfast.run.progress import ProgressListener
@@ -50,6 +49,7 @@ from holdfast.run.slate import is_simple
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace, choose_device
 from holdfast.spec import Spec
+from holdfast.stats.formatting import UNITS
 
 TASKS = (*EXAMPLE_TASKS, "respond")
 

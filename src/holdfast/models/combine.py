@@ -29,12 +29,12 @@ from holdfast.models.combined import (
 from holdfast.models.soup import Network, State, average, best_first, choose_members, stored_weights
 from holdfast.protocols.plan import Episode, rows_of
 from holdfast.record import RunRecord, Scores
-from holdfast.report.labels import CONSTANT, ENSEMBLE, SOUP, STACK, STACK_ENSEMBLE, configuration, grouped, is_simple
-from holdfast.report.selection import train_validation
-from holdfast.report.statistics import mean
 from holdfast.run.train import outputs_path, weights_path
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
+from holdfast.stats.labels import CONSTANT, ENSEMBLE, SOUP, STACK, STACK_ENSEMBLE, configuration, grouped, is_simple
+from holdfast.stats.selection import train_validation
+from holdfast.stats.statistics import mean
 from holdfast.tasks.base import Task
 from holdfast.tasks.regress import Regress
 

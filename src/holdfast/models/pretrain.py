@@ -21,6 +21,7 @@ from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import resolve, single_run
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace, choose_device, training_data
+from holdfast.stats.summary import summarise
 
 RECORD, REPORT = "record.json", "report.html"
 OWN = ("checkpoints", RECORD, REPORT)
@@ -82,7 +83,7 @@ def pretrain(
         test, task = episode.stages[0].test, assembly.task
         record.analysis["before"] = score(assembly.make(), assembly.examples, test, task, task.metrics)
         notes = (*dataset.notes, *_write_encoder(assembly, out))
-        write_report([record], out / REPORT, title=f"Holdfast: {dataset.name}", metric="nll", notes=notes)
+        write_report(summarise([record], "nll"), out / REPORT, title=f"Holdfast: {dataset.name}", notes=notes)
         write_text(out / RECORD, record.text())
         saver.finish()
         with suppress(OSError):

@@ -27,11 +27,11 @@ from holdfast.models.reference import fit_reference
 from holdfast.models.saved import SavedModel
 from holdfast.protocols.plan import Episode, rows_of
 from holdfast.record import RunRecord
-from holdfast.report.selection import train_validation
 from holdfast.run.assemble import assemble
 from holdfast.run.train import weights_path
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
+from holdfast.stats.selection import train_validation
 
 MIN_ROWS = 20  # held out by two seeds; fewer do not show whether their average works
 

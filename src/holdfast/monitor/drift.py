@@ -18,7 +18,7 @@ from scipy.stats import chi2_contingency, fisher_exact, pearson3, skew
 
 from holdfast.data.input_statistics import MISSING, InputStatistics
 from holdfast.models.reference import Columns, category_counts
-from holdfast.report.statistics import holm
+from holdfast.stats.statistics import holm
 
 PERMUTATIONS = 499
 MIN_ABOVE = 10  # permutations above a statistic whose share is a p value by itself

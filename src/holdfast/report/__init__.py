@@ -1,1 +1,1 @@
-"""Tables, statistics, figures and the HTML report; reads records only and never imports torch."""
+"""Draw the summary of a comparison: the HTML report, its figures, terminal tables and Markdown."""

@@ -1,18 +1,18 @@
 """Charts of scores, validation curves and costs."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 import plotly.graph_objects as go
 
 from holdfast.record import LOWER_IS_BETTER, RunRecord
-from holdfast.report.labels import grouped
 from holdfast.report.plots import DOTTED, add_series, escape, to_html
-from holdfast.report.statistics import mean
-from holdfast.report.table import Row, columns, has_many
-from holdfast.report.words import format_cell, is_percent, metric_name, scaled
+from holdfast.stats.formatting import format_cell, is_percent, metric_name, scaled
+from holdfast.stats.labels import Groups
+from holdfast.stats.statistics import mean
+from holdfast.stats.table import Row, columns, has_many
 
 MOST_POINTS = 150  # of a line
 Point = tuple[str, float, float]  # label, seconds, average score
@@ -79,9 +79,8 @@ def _score_range(rows: Sequence[Row], metric: str) -> list[float] | None:
     return [low - padding, min(high + padding, max(high, limit))]
 
 
-def validation_chart(records: Iterable[RunRecord]) -> str:
+def validation_chart(groups: Groups) -> str:
     """Draw validation score over steps per method: the mean over validation domains, targets and seeds."""
-    groups = grouped(records)
     metrics = list(dict.fromkeys(r.validated for group in groups.values() for r in group))
     metric = metrics[0] if len(metrics) == 1 else "score"
     figure = go.Figure()

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.record import RunRecord
-from holdfast.report.sections import Cell, Groups, Section, run_name
-from holdfast.report.statistics import mean
-from holdfast.report.words import MISSING
+from holdfast.report.sections import Cell, Section, run_name
+from holdfast.stats.formatting import MISSING
+from holdfast.stats.labels import Groups
+from holdfast.stats.statistics import mean
 
 TITLE = "Coverage of prediction sets"
 TEXT = (

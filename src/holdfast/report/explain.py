@@ -6,28 +6,30 @@ from typing import Any
 from holdfast import catalog
 from holdfast.catalog.methods import METHODS
 from holdfast.core.errors import BadInput
-from holdfast.record import LOWER_IS_BETTER, RunRecord
-from holdfast.report.labels import BASELINE, COMBINED, CONSTANT, SIMPLE, grouped, largest
-from holdfast.report.significance import Decision
-from holdfast.report.table import Row, rows
-from holdfast.report.words import format_number, is_percent, spelled
+from holdfast.record import LOWER_IS_BETTER
+from holdfast.stats.decision import Decision
+from holdfast.stats.formatting import format_number, is_percent, spelled
+from holdfast.stats.labels import BASELINE, COMBINED, CONSTANT, SIMPLE
+from holdfast.stats.summary import Summary
+from holdfast.stats.table import Row
 
 KINDS = {"simple": "a simple baseline", "combined": "a combination of trained models", "baseline": "plain training"}
 
 
-def explain(records: Sequence[RunRecord], metric: str, decision: Decision) -> str:
-    """Return two sentences about the chosen row, then one about what was not tried.
+def explain(summary: Summary) -> str:
+    """Return two sentences about the chosen row, then one about what was not tried; empty without a choice.
 
-    Of configurations that were trained on several numbers of rows, the largest counts; plain training on another number
-    of rows than the choice is not compared with it.
+    Plain training on another number of rows than the choice is not compared with it.
     """
-    records = largest(records)
-    table = {row.label: row for row in rows(records, metric) if row.average is not None}
-    same = {label for label, group in grouped(records).items() if _rows(group[0].spec) == _rows(decision.spec)}
+    decision, metric, groups = summary.decision, summary.metric, summary.competing.groups
+    if decision is None:
+        return ""
+    table = {row.label: row for row in summary.competing.rows if row.average is not None}
+    same = {label for label, group in groups.items() if _rows(group[0].spec) == _rows(decision.spec)}
     baseline = next((row for label, row in table.items() if row.baseline and label in same), None)
-    row = table[decision.label]
+    row, specs = table[decision.label], [record.spec for group in groups.values() for record in group]
     return " ".join(
-        [_expectation(row, baseline, decision, metric), _basis(row, table, metric), not_tried(records)]
+        [_expectation(row, baseline, decision, metric), _basis(row, table, metric), not_tried(specs)]
     ).strip()
 
 
@@ -61,9 +63,9 @@ def _basis(row: Row, table: dict[str, Row], metric: str) -> str:
     return f"{text}; its weakest was {row.worst[0]} with {_score(row.worst[1], metric)}."
 
 
-def not_tried(records: Sequence[RunRecord]) -> str:
+def not_tried(specs: Sequence[Mapping[str, Any]]) -> str:
     """Name what the comparison left out; empty if nothing is known to be missing."""
-    trained = [r.spec for r in records if str(r.spec["method"]) not in (*SIMPLE, *COMBINED)]
+    trained = [spec for spec in specs if str(spec["method"]) not in (*SIMPLE, *COMBINED)]
     if not trained:
         return ""
     missing = []
@@ -79,7 +81,7 @@ def not_tried(records: Sequence[RunRecord]) -> str:
     return f"Not tried: {'; '.join(missing)}."
 
 
-def _suitable(spec: dict[str, object]) -> list[str]:
+def _suitable(spec: Mapping[str, Any]) -> list[str]:
     """Return the methods without wrappers that support the task and the encoder of a run, without those of streams."""
     try:
         kind = catalog.lookup("encoders", str(spec.get("encoder"))).takes

@@ -1,62 +1,18 @@
 """Forest plot: difference of every row to its baseline, with a 95% interval over pairs of seed and target."""
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import plotly.graph_objects as go
 from markupsafe import Markup
-from scipy.special import stdtrit
 
-from holdfast.record import LOWER_IS_BETTER, RunRecord
-from holdfast.report.engagement import is_idle
+from holdfast.record import LOWER_IS_BETTER
 from holdfast.report.plots import COLOURS, DOTTED, escape, to_html
 from holdfast.report.sections import Cell
-from holdfast.report.significance import against_baseline, is_significant, paired, rivals
-from holdfast.report.words import format_difference, is_percent, scaled, spelled
+from holdfast.stats.decision import Difference
+from holdfast.stats.formatting import format_difference, is_percent, scaled, spelled
 
-LEVEL = 0.95
 LONGEST = 28  # characters of a label next to the plot
 GREY = "#767676"  # differences whose interval includes zero
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Mean difference of one row to its baseline."""
-
-    label: str
-    rival: str
-    mean: float
-    low: float | None  # None for a single pair
-    high: float | None
-    pairs: int
-    significant: bool  # after Holm's correction; False without a test
-    idle: bool
-
-    @property
-    def clear(self) -> bool:
-        """Whether the interval excludes zero."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
-
-
-def differences(groups: Mapping[str, Sequence[RunRecord]], metric: str) -> list[Difference]:
-    """Return the difference of every row to its baseline, the best first."""
-    by_label = {label: list(group) for label, group in groups.items()}
-    tests = {test.label: test for test in against_baseline([r for g in by_label.values() for r in g], metric)}
-    entries = []
-    for label, rival, _ in rivals(by_label):
-        pairs = paired(by_label[label], by_label[rival], metric)
-        if pairs is None or not math.isfinite(pairs.difference):
-            continue
-        half = None
-        if pairs.stderr is not None:
-            half = float(stdtrit(pairs.n - 1, (1 + LEVEL) / 2)) * pairs.stderr
-        low, high = (None, None) if half is None else (pairs.difference - half, pairs.difference + half)
-        significant = label in tests and is_significant(tests[label])
-        entries.append(
-            Difference(label, rival, pairs.difference, low, high, pairs.n, significant, is_idle(by_label[label]))
-        )
-    return sorted(entries, key=lambda entry: entry.mean, reverse=metric not in LOWER_IS_BETTER)
 
 
 def forest_chart(entries: Sequence[Difference], metric: str) -> Markup | None:
@@ -65,13 +21,13 @@ def forest_chart(entries: Sequence[Difference], metric: str) -> Markup | None:
         return None
     figure = go.Figure()
     figure.add_vline(x=0, line=DOTTED)
-    better = -1 if metric in LOWER_IS_BETTER else 1
     for entry in entries:
-        mean = scaled(entry.mean, metric)
-        colour = GREY if not entry.clear else COLOURS[0] if better * mean > 0 else COLOURS[1]
-        half = 0.0 if entry.high is None else scaled(entry.high - entry.mean, metric)
+        mean = entry.pairs.difference
+        colour = difference_colour(entry, metric)
+        half = 0.0 if entry.interval is None else scaled(entry.interval[1] - mean, metric)
         figure.add_scatter(
-            name=escape(entry.label), meta=entry.label, x=[mean], y=[escape(entry.label)], mode="markers",
+            name=escape(entry.label), meta=entry.label, x=[scaled(mean, metric)], y=[escape(entry.label)],
+            mode="markers",
             marker={"size": 11, "color": colour, "symbol": "diamond" if entry.significant else "diamond-open"},
             error_x={"type": "data", "array": [half], "thickness": 2, "width": 5, "color": colour},
             customdata=[difference_text(entry, metric)], hovertemplate="%{y}: %{customdata}<extra></extra>",
@@ -92,8 +48,8 @@ def forest_lines(entries: Sequence[Difference], metric: str) -> list[tuple[str, 
     for entry in entries:
         state = "not engaged" if entry.idle else "yes" if entry.significant else "no"
         cells: list[Cell] = [
-            (entry.rival, None), (format_difference(entry.mean, metric), entry.mean),
-            (interval_text(entry, metric), None), (str(entry.pairs), entry.pairs), (state, None),
+            (entry.rival, None), (format_difference(entry.pairs.difference, metric), entry.pairs.difference),
+            (interval_text(entry, metric), None), (str(entry.pairs.n), entry.pairs.n), (state, None),
         ]  # fmt: skip
         lines.append((entry.label, cells))
     return lines
@@ -108,14 +64,18 @@ def forest_summary(entries: Sequence[Difference], metric: str) -> str:
 def difference_text(entry: Difference, metric: str) -> str:
     """Format a difference and its interval: `+1.2 (0.3 to 2.1)`."""
     interval = interval_text(entry, metric)
-    return format_difference(entry.mean, metric) + (f" ({interval})" if interval else "")
+    return format_difference(entry.pairs.difference, metric) + (f" ({interval})" if interval else "")
 
 
 def interval_text(entry: Difference, metric: str) -> str:
     """Format an interval; empty for a single pair."""
-    if entry.low is None or entry.high is None:
-        return ""
-    return f"{format_difference(entry.low, metric)} to {format_difference(entry.high, metric)}"
+    return " to ".join(format_difference(end, metric) for end in entry.interval or ())
+
+
+def difference_colour(entry: Difference, metric: str) -> str:
+    """Return the colour of a difference: grey if its interval includes zero, else by its direction."""
+    better = -1 if metric in LOWER_IS_BETTER else 1
+    return GREY if not entry.clear else COLOURS[0] if better * entry.pairs.difference > 0 else COLOURS[1]
 
 
 def _shortened(label: str) -> str:

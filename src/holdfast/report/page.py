@@ -2,7 +2,7 @@
 
 import importlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,41 +12,38 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from holdfast.catalog.analyses import ANALYSES
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
-from holdfast.record import RunRecord
 from holdfast.report import charts, plots, words
 from holdfast.report.coverage import coverage_sections
-from holdfast.report.engagement import ENGAGED, engagement_lines, is_idle
 from holdfast.report.explain import explain
-from holdfast.report.forest import differences, forest_chart, forest_lines, forest_summary
-from holdfast.report.gap import IN_DOMAIN, gaps, headroom_text
-from holdfast.report.labels import grouped, largest
+from holdfast.report.forest import forest_chart, forest_lines, forest_summary
 from holdfast.report.predicted import predicted_sections
 from holdfast.report.runs import configurations, facts
-from holdfast.report.sections import Cell, Groups, Section
-from holdfast.report.significance import Against, against_baseline, decide
-from holdfast.report.streams import course_figures, stream_heatmap, transfers
-from holdfast.report.table import costs, experiment, rows, score_matrix, shown_columns, source_columns
+from holdfast.report.sections import Cell, Section
+from holdfast.report.streams import course_figures, stream_heatmap
 from holdfast.report.terminal import Grid, grid_map
-from holdfast.report.words import format_cell, format_difference, format_number, format_p
+from holdfast.stats.decision import Difference
+from holdfast.stats.engagement import ENGAGED, Engagement, is_idle, percent
+from holdfast.stats.formatting import MISSING, format_cell, format_difference, format_number, format_p, metric_name
+from holdfast.stats.labels import Groups
+from holdfast.stats.streams import transfers
+from holdfast.stats.summary import Summary
+from holdfast.stats.table import score_matrix, shown_columns, source_columns
 
 Line = tuple[str, list[Cell]]  # label and cells of a table
 
 
 def write_report(
-    records: Iterable[RunRecord], path: Path, *, title: str, metric: str,
-    notes: Sequence[str] = (), source: Sequence[str] = (),
-) -> Path:  # fmt: skip
+    summary: Summary, path: Path, *, title: str, notes: Sequence[str] = (), source: Sequence[str] = ()
+) -> Path:
     """Write the report, readable offline; `source` holds the command-line arguments that name the data."""
-    everything = list(records)
-    groups = grouped(largest(everything))
-    records = [r for group in groups.values() for r in group]
-    if not records:
+    groups, metric = summary.shown.groups, summary.metric
+    if not groups:
         raise BadInput(f"no run records for the report {path}: run `holdfast compare` first or name another folder")
-    sections = {**_scores(records, groups, metric, everything), **_streams(records, groups, metric)}
     text = _template("page.html").render(
-        title=title, metric=words.metric_name(metric), **sections,
+        title=title, metric=metric_name(metric), **_scores(summary), **_streams(groups, metric),
         analyses=[*predicted_sections(groups), *coverage_sections(groups), *analysis_sections(groups, metric)],
-        facts=facts(records), configurations=configurations(groups, source), notes=list(notes),
+        facts=facts([r for group in groups.values() for r in group]), configurations=configurations(groups, source),
+        notes=list(notes),
     )  # fmt: skip
     return write_text(path, text)
 
@@ -57,24 +54,14 @@ def analysis_sections(groups: Groups, metric: str) -> list[Section]:
     return [section for name in modules for section in importlib.import_module(name).sections(groups, metric)]
 
 
-def _scores(
-    records: Sequence[RunRecord], groups: Groups, metric: str, everything: Sequence[RunRecord]
-) -> dict[str, Any]:
-    """Return scores, tests and costs for the template; the choice depends on `everything`, on fewer rows too."""
-    table, spent = rows(records, metric), costs(records)
-    # in-domain runs are references for the others and do not compete with them
-    rivals = [r for r in records if r.spec.get("plan") != IN_DOMAIN] or records
-    mixed = len({experiment(r) for r in rivals}) > 1
-    ids = {r.id for r in rivals}
-    shown = {label for label, group in groups.items() if any(r.id in ids for r in group)}
-    entries = [] if mixed else differences({name: groups[name] for name in groups if name in shown}, metric)
+def _scores(summary: Summary) -> dict[str, Any]:
+    """Return scores, tests and costs for the template."""
+    groups, table, metric, shown = summary.shown.groups, summary.shown.rows, summary.metric, summary.rivals
     headline = "The records come from several data sets or plans, so no single best method is reported."
-    cost_chart = None
-    if not mixed:
+    if not summary.mixed:
         headline = words.headline([row for row in table if row.label in shown], metric)
-        idle = [label for label in groups if label in shown and is_idle(groups[label])]
+        idle = [label for label, group in shown.items() if is_idle(group)]
         headline += f" Not engaged: {', '.join(idle)}." if idle else ""
-        cost_chart = charts.cost_chart(table, spent, metric, shown=shown)
     validated = {
         label for label, group in groups.items()
         if any(entry.get("valid") for r in group for stage in r.stages for entry in stage.get("history", []))
@@ -82,12 +69,12 @@ def _scores(
     hidden = {*shown_columns(table), *source_columns(table)}
     return {
         "headline": headline,
-        "decision": (decision := decide([r for r in everything if r.spec.get("plan") != IN_DOMAIN] or records, metric)),
-        "explanation": "" if decision is None else explain(rivals, metric, decision),
-        "headroom": "" if mixed else headroom_text(records, metric),
-        "forest": forest_chart(entries, metric),
-        "forest_summary": forest_summary(entries, metric) if entries else "",
-        "forest_lines": forest_lines(entries, metric),
+        "decision": summary.decision,
+        "explanation": explain(summary),
+        "headroom": "" if summary.mixed else words.headroom_text(summary.headroom, metric),
+        "forest": forest_chart(summary.differences, metric),
+        "forest_summary": forest_summary(summary.differences, metric),
+        "forest_lines": forest_lines(summary.differences, metric),
         "error_note": words.error_note(table),
         "targets": shown_columns(table),
         "after_targets": [name for name in words.score_columns(table, metric) if name not in hidden],
@@ -98,20 +85,20 @@ def _scores(
         "lines": words.score_lines(table, metric),
         "methods": list(dict.fromkeys(str(group[0].spec["method"]) for group in groups.values())),
         "legend_entries": plots.legend(groups),
-        "against": [_against_line(test, metric) for test in against_baseline(records, metric)],
+        "against": [_against_line(test, metric) for test in summary.tests],
         "scores": charts.scores_chart(table, metric),
-        "engagement": engagement_lines(records),
+        "engagement": list(map(_engagement_line, summary.engagements)),
         "threshold": f"{ENGAGED:.0%}",
-        "gaps": _gap_lines(records, metric),
-        "curves": charts.validation_chart(records) if validated else None,
+        "gaps": _gap_lines(summary),
+        "curves": charts.validation_chart(groups) if validated else None,
         "curve_legend": plots.legend(groups, validated),
-        "costs": [_cost_line(entry) for entry in spent],
-        "cost_chart": cost_chart,
+        "costs": [_cost_line(entry) for entry in summary.costs],
+        "cost_chart": None if summary.mixed else charts.cost_chart(table, summary.costs, metric, shown=shown),
         "cost_legend": plots.legend(groups, shown),
     }
 
 
-def _streams(records: Sequence[RunRecord], groups: Groups, metric: str) -> dict[str, Any]:
+def _streams(groups: Groups, metric: str) -> dict[str, Any]:
     """Return the figures and numbers of streams for the template; empty without streams."""
     firsts = {name: group[0] for name, group in groups.items() if len(group[0].stages) > 1}
     scores = [v for r in firsts.values() for line in score_matrix(r, metric) for v in line if math.isfinite(v)]
@@ -125,12 +112,12 @@ def _streams(records: Sequence[RunRecord], groups: Groups, metric: str) -> dict[
         "transfers": [
             (entry.label, [(format_cell(cell, metric), None if cell is None else cell.mean)
                            for cell in (entry.average, entry.backward, entry.forgetting)])
-            for entry in transfers(records, metric)
+            for entry in transfers(groups, metric)
         ],
     }  # fmt: skip
 
 
-def _against_line(test: Against, metric: str) -> Line:
+def _against_line(test: Difference, metric: str) -> Line:
     pairs, seeds = test.pairs, test.seeds
     difference = f"{format_difference(pairs.difference, metric)} ± {format_number(pairs.stderr, metric)}"
     return test.label + (" (not engaged)" if test.idle else ""), [
@@ -139,10 +126,24 @@ def _against_line(test: Against, metric: str) -> Line:
     ]  # fmt: skip
 
 
-def _gap_lines(records: Sequence[RunRecord], metric: str) -> list[Line]:
+def _engagement_line(entry: Engagement) -> Line:
+    """Return mechanism, share, range, state, runs, statistics and null of a configuration."""
+    spread = f"{percent(entry.low)} to {percent(entry.high)}" if entry.runs > 1 else percent(entry.low)
+    return entry.label, [
+        (entry.name, None), (percent(entry.share), entry.share), (spread, entry.low), (entry.state, entry.share),
+        (str(entry.runs), entry.runs), (_statistics_text(entry.statistics), None), (entry.null, None),
+    ]  # fmt: skip
+
+
+def _statistics_text(statistics: Mapping[str, float | None]) -> str:
+    texts = (f"{name.replace('_', ' ')} {value:.3g}" for name, value in statistics.items() if value is not None)
+    return ", ".join(texts)
+
+
+def _gap_lines(summary: Summary) -> list[Line]:
     """Return one line per configuration and domain: held out, in-domain, gap, reference."""
-    lines: list[Line] = []
-    for label, reference, by_domain in gaps(records, metric):
+    metric, lines = summary.metric, []
+    for label, reference, by_domain in summary.gaps:
         for domain, gap in by_domain.items():
             error = "" if gap.stderr is None else f" ± {format_number(gap.stderr, metric)}"
             cells: list[Cell] = [(format_cell(cell, metric), cell.mean) for cell in (gap.held_out, gap.in_domain)]
@@ -154,7 +155,7 @@ def _gap_lines(records: Sequence[RunRecord], metric: str) -> list[Line]:
 def _cost_line(entry: Mapping[str, Any]) -> Line:
     def cell(key: str, digits: int, unit: float = 1) -> Cell:
         value = entry[key]
-        return (words.MISSING if value is None else f"{value / unit:,.{digits}f}"), value
+        return (MISSING if value is None else f"{value / unit:,.{digits}f}"), value
 
     keys = (("seconds", 1), ("examples_per_second", 0), ("peak_memory_mb", 0), ("learning_parameters", 0))
     return entry["method"], [*(cell(k, d) for k, d in keys), cell("macs", 3, 1e6), cell("runs", 0)]

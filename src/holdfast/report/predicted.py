@@ -7,9 +7,10 @@ import plotly.graph_objects as go
 
 from holdfast.record import RunRecord
 from holdfast.report.plots import COLOURS, DOTTED, to_html
-from holdfast.report.sections import Cell, Figure, Groups, RunFigures, Section, first_seeds, mean_cell, run_name
-from holdfast.report.statistics import mean
-from holdfast.report.words import MISSING, format_number
+from holdfast.report.sections import Cell, Figure, RunFigures, Section, first_seeds, mean_cell, run_name
+from holdfast.stats.formatting import MISSING, format_number
+from holdfast.stats.labels import Groups
+from holdfast.stats.statistics import mean
 
 TITLE = "Predicted against observed"
 COLUMNS = ("method", "coverage (%)", "lowest coverage (%)", "domain", "interval width")

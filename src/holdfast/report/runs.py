@@ -8,8 +8,8 @@ from typing import Any
 
 from holdfast.catalog.rates import DECAY, changed_rates
 from holdfast.record import RunRecord
-from holdfast.report.labels import is_combined
 from holdfast.spec import Spec
+from holdfast.stats.labels import is_combined
 
 FACTS = {
     "data": "Data", "fingerprint": "Data fingerprint", "task": "Task", "encoder": "Encoder", "neck": "Neck",

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from holdfast.record import RunRecord
-from holdfast.report.labels import natural_key
-from holdfast.report.statistics import mean
-from holdfast.report.words import MISSING
+from holdfast.stats.formatting import MISSING
+from holdfast.stats.labels import Groups, natural_key
+from holdfast.stats.statistics import mean
 
 MAX_RUNS = 12  # runs with figures per section, so that the report stays small
 NAMED = 4  # targets in the name of a run
 
-Groups = Mapping[str, Sequence[RunRecord]]  # label -> records, in the order of the report
 Result = Mapping[str, Any]  # what an analysis stored in a record
 Cell = tuple[str, float | None]  # text, value to sort by
 Figure = tuple[str, str]  # caption ("" for a figure of full width), HTML
@@ -128,13 +127,3 @@ def mean_cell(values: Iterable[float | None], digits: int = 2) -> Cell:
     """Return the mean of the values that are not None, as text and as a number."""
     average = mean(values)
     return (MISSING, None) if average is None else (f"{average:.{digits}f}", average)
-
-
-def missing_analysis_notes(records: Iterable[RunRecord], needs: Mapping[str, str]) -> list[str]:
-    """Return a sentence per requirement that no run meets, for the requested analyses and their `needs`."""
-    results = [record.analysis for record in records]
-    unmet: dict[str, list[str]] = {}
-    for name, requirement in needs.items():
-        if all(result.get(name) is None for result in results):
-            unmet.setdefault(requirement, []).append(name)
-    return [f"{', '.join(names)}: nothing to show, because no run has {need}" for need, names in unmet.items()]

@@ -10,8 +10,9 @@ from rich.text import Text
 
 from holdfast.report.plots import escape, heatmap, to_html
 from holdfast.report.sections import Cell
-from holdfast.report.table import Row, source_columns
-from holdfast.report.words import SOURCE_NOTE, columns_note, error_note, metric_name, score_columns, score_lines
+from holdfast.report.words import SOURCE_NOTE, columns_note, error_note, score_columns, score_lines
+from holdfast.stats.formatting import metric_name
+from holdfast.stats.table import Row, source_columns
 
 UNBOUNDED = 10_000  # characters: more than any table needs
 

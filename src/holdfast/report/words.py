@@ -1,74 +1,27 @@
-"""Format numbers and summarise findings in sentences, for the terminal and the HTML report."""
+"""Cells of the table of scores and sentences on it, for the terminal and the HTML report."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.record import LOWER_IS_BETTER
-from holdfast.report.statistics import Cell, pooled
-from holdfast.report.table import Row, best, columns, low_name, shown_columns, source_columns
+from holdfast.stats.decision import LEVEL, ByExample, Difference, p_relation
+from holdfast.stats.engagement import Engagement, percent
+from holdfast.stats.formatting import (
+    MISSING,
+    decimals,
+    format_cell,
+    format_difference,
+    format_number,
+    is_percent,
+    spelled,
+)
+from holdfast.stats.gap import Headroom
+from holdfast.stats.labels import BASELINE
+from holdfast.stats.statistics import Cell, pooled
+from holdfast.stats.table import Row, best, columns, low_name, shown_columns, source_columns
 
-UNITS = ("rmse", "mae", "interval_width")  # in the units of the target, of any magnitude
-NOT_PERCENT = ("nll", "ece", "mcc", "loss", "perplexity", "w2v_similarity", "r2", "kappa", "rps", *UNITS)
-DIGITS = 4  # significant digits of a metric in the units of the target
-MISSING = "–"
 SOURCE_NOTE = "(valid): validation rows of the single training domain, not part of any average"
-SPELLED = {
-    "macro_f1": "macro-F1", "micro_f1": "micro-F1", "entity_f1": "entity F1", "answer_f1": "answer F1",
-    "roc_auc": "ROC AUC", "rmse": "RMSE", "mae": "MAE", "r2": "R²", "map": "mAP", "rps": "RPS",
-    "interval_width": "interval width", "kappa": "quadratic kappa",
-}  # fmt: skip
-
-
-def is_percent(metric: str) -> bool:
-    """Whether the metric is shown in percent."""
-    return metric not in NOT_PERCENT
-
-
-def scaled(value: float, metric: str) -> float:
-    """Return the value as it is shown: in percent or unchanged."""
-    return 100 * value if is_percent(metric) else value
-
-
-def format_number(value: float | None, metric: str) -> str:
-    """Format a score with one decimal for percentages and three for other metrics."""
-    return MISSING if value is None else f"{scaled(value, metric):.{_decimals(value, metric)}f}"
-
-
-def _decimals(value: float, metric: str) -> int:
-    """Return the number of decimals to show."""
-    if metric in UNITS and value and math.isfinite(value):
-        return max(0, DIGITS - 1 - math.floor(math.log10(abs(value))))
-    return 1 if is_percent(metric) else 3
-
-
-def format_difference(difference: float, metric: str) -> str:
-    """Format a signed difference: `+1.2` percentage points, `-0.012`."""
-    return f"{scaled(difference, metric):+.{_decimals(difference, metric)}f}"
-
-
-def format_p(p: float | None) -> str:
-    """Format a p-value: `0.012`, `< 0.001`."""
-    return MISSING if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def format_cell(cell: Cell | None, metric: str) -> str:
-    """Format mean and standard error: `81.2 ± 0.4`, or the mean alone for a single seed."""
-    if cell is None:
-        return MISSING
-    digits = _decimals(cell.mean, metric)
-    error = "" if cell.stderr is None else f" ± {scaled(cell.stderr, metric):.{digits}f}"
-    return format_number(cell.mean, metric) + error
-
-
-def metric_name(metric: str) -> str:
-    """Spell a metric with its unit: `accuracy (%)`, `ece`."""
-    return spelled(metric) + (" (%)" if is_percent(metric) else "")
-
-
-def spelled(metric: str) -> str:
-    """Spell a metric: `macro-F1`, `balanced accuracy`."""
-    return SPELLED.get(metric, metric.replace("_", " "))
 
 
 def seeds(rows: Iterable[Row]) -> str:
@@ -176,7 +129,7 @@ def _gap(difference: float, metric: str) -> str:
     """Return the size of a difference; one that would be shown as 0 is less than the last decimal."""
     shown = format_number(abs(difference), metric)
     if not float(shown):
-        shown = f"less than {10.0 ** -_decimals(difference, metric):.{_decimals(difference, metric)}f}"
+        shown = f"less than {10.0 ** -decimals(difference, metric):.{decimals(difference, metric)}f}"
     return shown + (" points" if is_percent(metric) else "")
 
 
@@ -204,3 +157,81 @@ def _with_unit(cell: Cell, metric: str) -> str:
 
 def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def headroom_text(headroom: Headroom | None, metric: str) -> str:
+    """Return a sentence on the headroom of the baseline; empty without it."""
+    if headroom is None:
+        return ""
+    loss, percent = headroom.loss, is_percent(metric)
+    source = "validation rows of its training domains" if headroom.validated else "a domain that it was trained on"
+    error = "" if loss.stderr is None else f" ± {format_number(loss.stderr, metric)}"
+    change = f"{'loses' if loss.mean >= 0 else 'gains'} {format_number(abs(loss.mean), metric)}{error}"
+    level = format_number(headroom.level, metric) + (" %" if percent else "")
+    meaning = "there is room for methods that resist the shift"
+    if loss.stderr is None or loss.mean < 2 * loss.stderr:
+        meaning = "it is not clearly above zero, so that methods against the shift have little to gain"
+    unit = " points" if percent else ""
+    return f"{BASELINE} reaches {level} on {source} and {change}{unit} on a domain that it has never seen: {meaning}."
+
+
+def baseline_note(tests: Sequence[Difference], metric: str) -> str | None:
+    """Summarise the tests against the baseline in one sentence; None without tests."""
+    if not tests:
+        return None
+    significant = [test for test in tests if test.significant]
+    pairs = {test.pairs.n for test in tests}
+    count = str(min(pairs)) if len(pairs) == 1 else f"{min(pairs)} to {max(pairs)}"
+    procedure = f"paired t test over {count} seed-target pairs, Holm-corrected p < {LEVEL}"
+    rivals = {test.rival for test in tests}
+    rival = rivals.pop() if len(rivals) == 1 else f"their {BASELINE}"
+    idle = _idle_labels(tests)
+    rest = len(tests) - len(significant) - len(idle)
+    note = [f"not engaged: {', '.join(idle)}"] if idle else []
+    if not significant:
+        none = f"no{' other' if idle else ''} method differs significantly from {rival} ({procedure})"
+        return "; ".join([*note, *([none] if rest else [])])
+    differences = [
+        f"{test.label} {format_difference(test.pairs.difference, metric)} (p {p_relation(test.p)})"
+        for test in significant
+    ]
+    others = [f"{rest} other method{' does' if rest == 1 else 's do'} not differ significantly"] if rest else []
+    different = f"significantly different from {rival} ({procedure}): {', '.join(differences)}"
+    return "; ".join([different, *others, *note])
+
+
+def by_example_note(tests: Sequence[ByExample]) -> str | None:
+    """Summarise the tests per example in one sentence; None without tests."""
+    if not tests:
+        return None
+    procedure = f"McNemar's test on the same examples, Holm-corrected p < {LEVEL}; other seeds may differ"
+    differences = [
+        f"{test.label} is correct on {test.test.only_a} examples that {test.rival} gets wrong, and wrong on "
+        f"{test.test.only_b} that it gets right (p {p_relation(test.p)})"
+        for test in tests
+        if test.significant
+    ]
+    idle = _idle_labels(tests)
+    note = f"not engaged: {', '.join(idle)}" if idle else ""
+    if idle and len(idle) == len(tests):
+        return note
+    if not differences:
+        other = " other" if idle else ""
+        differences = [f"no{other} method differs significantly from {BASELINE}"]
+    text = f"on the test examples of these runs {'; '.join(differences)} ({procedure})"
+    return f"{text}; {note}" if note else text
+
+
+def _idle_labels(tests: Sequence[Difference] | Sequence[ByExample]) -> list[str]:
+    """Return the methods that do not differ from their baseline and have no engaged mechanism: nothing was tested."""
+    return [test.label for test in tests if test.idle and not test.significant]
+
+
+def inactive_notes(entries: Iterable[Engagement]) -> list[str]:
+    """Return one line per configuration: `erm + memory: memory inactive, 0.2% of predictions depend on it`."""
+    by_label: dict[str, list[str]] = {}
+    for entry in entries:
+        if not entry.is_engaged:
+            text = f"{entry.name} inactive, {percent(entry.share)} of predictions depend on it"
+            by_label.setdefault(entry.label, []).append(text)
+    return [f"{label}: {'; '.join(texts)}" for label, texts in by_label.items()]

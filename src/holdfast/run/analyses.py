@@ -1,12 +1,11 @@
 """Which analyses to make of runs, and notes on those that are missing from their records."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast import catalog
 from holdfast.catalog.entry import TOKEN_TASKS
 from holdfast.core.errors import BadInput, check_known
 from holdfast.record import RunRecord
-from holdfast.report.sections import missing_analysis_notes
 
 
 def choose_analyses(names: Iterable[str], tasks: Iterable[str] = ()) -> list[str]:
@@ -35,3 +34,13 @@ def analysis_notes(records: Sequence[RunRecord], names: Sequence[str]) -> list[s
     ]
     needs = {name: catalog.lookup("analyses", name).needs for name, count in missing.items() if not count}
     return notes + missing_analysis_notes(records, needs)
+
+
+def missing_analysis_notes(records: Iterable[RunRecord], needs: Mapping[str, str]) -> list[str]:
+    """Return a sentence per requirement that no run meets, for the requested analyses and their `needs`."""
+    results = [record.analysis for record in records]
+    unmet: dict[str, list[str]] = {}
+    for name, requirement in needs.items():
+        if all(result.get(name) is None for result in results):
+            unmet.setdefault(requirement, []).append(name)
+    return [f"{', '.join(names)}: nothing to show, because no run has {need}" for need, names in unmet.items()]

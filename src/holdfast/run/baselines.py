@@ -11,9 +11,9 @@ from dataclasses import replace
 from holdfast import catalog
 from holdfast.catalog.encoders import SIMPLE_ENCODER
 from holdfast.data.dataset import Dataset
-from holdfast.report.labels import CONSTANT, SIMPLE
 from holdfast.run.settings import with_method, with_rates
 from holdfast.spec import Spec
+from holdfast.stats.labels import CONSTANT, SIMPLE
 
 TABLES = ("table", "mixed")  # kinds that trees are usually good at
 FEW_COLUMNS = 50  # of a table of numbers only, whose kind is `vector`

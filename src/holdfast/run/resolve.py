@@ -13,7 +13,6 @@ from holdfast.core.errors import BadInput, Damaged, unknown
 from holdfast.defaults import plan_note
 from holdfast.protocols.plan import Episode
 from holdfast.record import read
-from holdfast.report.labels import BASELINE
 from holdfast.run.assemble import augmentation, try_build
 from holdfast.run.baselines import baseline_specs
 from holdfast.run.jobs import Job
@@ -21,6 +20,7 @@ from holdfast.run.settings import make_spec, min_domains, with_method, with_rate
 from holdfast.run.slate import AUTO, choose_methods, merge_identical, training_domains
 from holdfast.run.workspace import Workspace, absent_classes_note, imbalance_note, small_domains_note
 from holdfast.spec import Spec
+from holdfast.stats.labels import BASELINE
 
 MACHINE = ("precision", "processes")  # the same experiment on another machine differs in these
 EXPERIMENT = ("data", "task")  # a comparison or a search may change every other setting

@@ -33,11 +33,11 @@ from holdfast.protocols.plan import Episode, PastStages
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.run import run
 from holdfast.record import RunRecord, read_finished, run_id
-from holdfast.report.labels import BASELINE
 from holdfast.run.assemble import Assembly, assemble
 from holdfast.run.cost import code_version, cost_of, machine
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
+from holdfast.stats.labels import BASELINE
 from holdfast.tasks.regress import Regress
 
 Tick = Callable[[Metrics], None]  # called after every training step

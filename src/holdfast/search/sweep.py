@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,6 @@ from holdfast.protocols.plan import Episode
 from holdfast.protocols.small import MIN_ROWS
 from holdfast.record import LOWER_IS_BETTER, RunRecord, paths, run_id
 from holdfast.report.page import write_report
-from holdfast.report.selection import CRITERIA, Choice, choose, overall, trial
-from holdfast.report.table import flat_table
 from holdfast.run.jobs import Engine, Failed, Job
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import EXPERIMENT, Request, check_records, method_names, resolve, seed_list
@@ -36,6 +35,9 @@ from holdfast.run.slate import choose_methods
 from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.search.space import make_sampler, space_of
 from holdfast.spec import Spec
+from holdfast.stats.selection import CRITERIA, Choice, choose, overall, trial
+from holdfast.stats.summary import Summary, summarise
+from holdfast.stats.table import flat_table
 from holdfast.train.schedule import REPORT_SHARE, default_engine, limit_sentence
 from holdfast.train.work import run_all
 
@@ -75,13 +77,15 @@ class Sweep:
         """The chosen runs as they were recorded."""
         return [choice.run for choice in self.chosen]
 
-    def method_records(self) -> list[RunRecord]:
-        """Return the chosen runs without the searched settings, so that a table has one row per method."""
-        return [replace(choice.run, spec=self._without_searched(choice.run.spec)) for choice in self.chosen]
+    @cached_property
+    def summary(self) -> Summary:
+        """Findings of the chosen runs without the searched settings, so that a table has one row per method."""
+        runs = [replace(choice.run, spec=self._without_searched(choice.run.spec)) for choice in self.chosen]
+        return summarise(runs, self.metric)
 
     def table(self) -> list[dict[str, Any]]:
         """Return one dict per cell: method, target, metric, mean, stderr, n."""
-        return flat_table(self.method_records(), self.metric)
+        return flat_table(self.summary.every)
 
     def choices(self) -> list[dict[str, Any]]:
         """Return the chosen trial per method, episode and seed, with its validation score."""
@@ -228,7 +232,7 @@ def _finish(
         {name: _write_config(best[name].spec, out) for name in names}, out / "report.html",
         (*search.workspace.dataset.notes, *search.workspace.notes, *notes, *search.failures.values()),
     )  # fmt: skip
-    write_report(result.method_records(), result.report, title=title, metric=result.metric, notes=result.notes)
+    write_report(result.summary, result.report, title=title, notes=result.notes)
     return result
 
 

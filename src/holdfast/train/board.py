@@ -16,8 +16,6 @@ from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.engines.local import Local
 from holdfast.record import LOWER_IS_BETTER, RunRecord
-from holdfast.report.labels import BASELINE, CONSTANT, SIMPLE, settings_key
-from holdfast.report.selection import train_validation
 from holdfast.run.assemble import encodes
 from holdfast.run.jobs import Engine, Failed, Job, Outcome
 from holdfast.run.progress import ProgressListener
@@ -26,6 +24,8 @@ from holdfast.run.slate import is_simple
 from holdfast.run.train import outputs_path, state_path, weights_path
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
+from holdfast.stats.labels import BASELINE, CONSTANT, SIMPLE, settings_key
+from holdfast.stats.selection import train_validation
 from holdfast.train import queue
 from holdfast.train.queue import CHOSEN, Candidate, Finished, Unit, best_factors, next_units
 from holdfast.train.work import record_of

@@ -17,8 +17,8 @@ from holdfast.analysis.domain_distance import (
 )
 from holdfast.analysis.views import View, Views
 from holdfast.core.errors import BadInput
-from holdfast.report.labels import grouped
 from holdfast.report.plots import COLOURS
+from holdfast.stats.labels import grouped
 from tests.unit.report.drawing import figure
 from tests.unit.report.fake_records import analysed
 

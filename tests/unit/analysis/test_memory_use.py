@@ -16,7 +16,7 @@ from holdfast.analysis.memory_use import (
     used_slots,
 )
 from holdfast.analysis.views import View, Views
-from holdfast.report.labels import grouped
+from holdfast.stats.labels import grouped
 from tests.unit.report.drawing import figure, only_run
 from tests.unit.report.fake_records import analysed
 

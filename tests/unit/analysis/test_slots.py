@@ -31,10 +31,10 @@ from holdfast.data.splits import Part
 from holdfast.data.synthetic import world
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.model import Model
-from holdfast.report.labels import grouped
 from holdfast.run.settings import make_spec
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace
+from holdfast.stats.labels import grouped
 from tests.unit.report.drawing import SCRIPT, figure, only_run
 from tests.unit.report.fake_records import analysed, record
 

@@ -13,11 +13,11 @@ from holdfast.core.errors import BadInput
 from holdfast.data.readers.memory import as_dataset
 from holdfast.data.unlabelled import add_unlabelled, unlabelled_parts, with_empty_labels
 from holdfast.methods.unlabelled import labelled_count, with_control
-from holdfast.report.significance import decide
 from holdfast.run.settings import make_spec
 from holdfast.run.slate import choose_methods
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace, training_data
+from holdfast.stats.decision import decide
 
 SETTINGS = {"encoder.hidden": [8], "neck": "none"}
 

@@ -22,6 +22,7 @@ from holdfast.models.saved import Member, load_model
 from holdfast.record import RunRecord, load
 from holdfast.report.page import write_report
 from holdfast.run.workspace import Workspace
+from holdfast.stats.summary import summarise
 
 DATA = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)
 QUICK = {"steps": 20, "settings": {"encoder.hidden": [8]}}
@@ -58,7 +59,7 @@ def test_calibration_uses_validation_rows_only():
 def test_records_of_combinations_are_read_again_and_reported(done, tmp_path):
     folder = done.report.parent
     assert {record.id for record in load(folder)} == {record.id for record in done.records}
-    write_report(list(load(folder)), tmp_path / "report.html", title="again", metric=done.metric)
+    write_report(summarise(list(load(folder)), done.metric), tmp_path / "report.html", title="again")
     assert "ensemble" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 

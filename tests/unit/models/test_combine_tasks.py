@@ -21,9 +21,9 @@ from holdfast.models.saved import load_model
 from holdfast.models.versions import use_version
 from holdfast.monitor.observe import observe
 from holdfast.record import RunRecord
-from holdfast.report.labels import COMBINED
 from holdfast.run.workspace import Workspace
 from holdfast.serve.service import Service
+from holdfast.stats.labels import COMBINED
 
 SETTINGS = {"regress": {}, "multilabel": {}, "ordinal": {"task.order": ["low", "mid", "high"]}}
 SIMPLE = {"regress": ["mean", "columns + ridge"], "multilabel": ["mean", "columns + logistic"],

@@ -21,6 +21,7 @@ from holdfast.record import load
 from holdfast.report.page import write_report
 from holdfast.run.workspace import training_data
 from holdfast.serve.service import Service
+from holdfast.stats.summary import summarise
 
 
 def left_out(rng, domains=6, size=400, classes=4, noise=0.0):
@@ -271,7 +272,7 @@ def test_reports_and_cards_show_the_measured_coverage(table, tmp_path):
         assert sets[each.domain]["0.9"]["split"]["coverage"] == pytest.approx(each.coverage, abs=1e-5)
         assert f"| {each.domain} | 60 | {each.coverage:.3f} |" in card
     page = tmp_path / "again.html"
-    write_report(records, page, title="again", metric=done.metric)
+    write_report(summarise(records, done.metric), page, title="again")
     for text in (done.report.read_text(), page.read_text()):
         assert "Coverage of prediction sets" in text
         assert "mean over domains" in text

@@ -14,9 +14,9 @@ from holdfast.data.synthetic import world
 from holdfast.models.combine import combine, final_members
 from holdfast.models.saved import load_model
 from holdfast.models.soup import MIN_ROWS, average, choose_members
-from holdfast.report.labels import COMBINED, configuration
 from holdfast.run.train import weights_path
 from holdfast.run.workspace import Workspace
+from holdfast.stats.labels import COMBINED, configuration
 
 DATA = world("vector", "rotation", domains=3, size=400, classes=2, seed=0)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.report.labels import grouped
 from holdfast.report.plots import Chart
 from holdfast.report.sections import RunResult, select_runs
+from holdfast.stats.labels import grouped
 from tests.unit.report.fake_records import analysed
 
 SCRIPT = "<script>alert(1)</script>"  # a name that must be escaped

@@ -5,14 +5,15 @@ import pytest
 from holdfast.report.charts import cost_chart, cost_points, pareto_front, scores_chart, validation_chart
 from holdfast.report.plots import COLOURS
 from holdfast.report.streams import stream_heatmap
-from holdfast.report.table import costs, rows
+from holdfast.stats.labels import grouped
+from holdfast.stats.table import costs, tabulate
 from holdfast.tasks.respond import Respond
 from tests.unit.report.drawing import SCRIPT, figure
 from tests.unit.report.fake_records import COST, leave_one_out, record, stream
 
 
 def test_scores_of_targets_and_average_with_errors():
-    traces, layout = figure(scores_chart(rows(leave_one_out(), "accuracy"), "accuracy"))
+    traces, layout = figure(scores_chart(tabulate(leave_one_out(), "accuracy").rows, "accuracy"))
     assert [t["name"] for t in traces] == ["erm", "mil"]
     assert traces[0]["x"] == ["books", "films", "<b>average</b>"]
     assert traces[0]["y"] == pytest.approx([85.0, 65.0, 75.0])
@@ -24,12 +25,12 @@ def test_scores_of_targets_and_average_with_errors():
 
 def test_percent_axes_end_above_100():
     records = [record(name, 0, {"t": 1.0}) for name in ("erm", "coral")]
-    _, layout = figure(scores_chart(rows(records, "accuracy"), "accuracy"))
+    _, layout = figure(scores_chart(tabulate(records, "accuracy").rows, "accuracy"))
     assert layout["yaxis"]["range"] == [95.0, 101.0]
 
 
 def test_html_excludes_plotly_and_is_deterministic():
-    first, second = (scores_chart(rows(leave_one_out(), "accuracy"), "accuracy") for _ in range(2))
+    first, second = (scores_chart(tabulate(leave_one_out(), "accuracy").rows, "accuracy") for _ in range(2))
     assert first == second
     assert len(first) < 20_000
     assert "cdn" not in first
@@ -37,27 +38,27 @@ def test_html_excludes_plotly_and_is_deterministic():
 
 def test_more_methods_than_colours_differ_by_symbol():
     records = [record(f"m{i}", 0, {"t": 0.5}) for i in range(len(COLOURS) + 1)]
-    traces, _ = figure(scores_chart(rows(records, "accuracy"), "accuracy"))
+    traces, _ = figure(scores_chart(tabulate(records, "accuracy").rows, "accuracy"))
     marks = {(t["marker"]["color"], t["marker"]["symbol"]) for t in traces}
     assert len(marks) == len(records)
 
 
 def test_names_are_escaped():
-    html = scores_chart(rows([record(SCRIPT, 0, {SCRIPT: 0.5})], "accuracy"), "accuracy")
+    html = scores_chart(tabulate([record(SCRIPT, 0, {SCRIPT: 0.5})], "accuracy").rows, "accuracy")
     assert SCRIPT not in html
     traces, _ = figure(html)
     assert traces[0]["name"] == "&lt;script&gt;alert(1)&lt;/script&gt;"
 
 
 def test_quotes_in_names_are_not_escaped():
-    traces, _ = figure(scores_chart(rows([record('erm ["a"]', 0, {"t": 0.5})], "accuracy"), "accuracy"))
+    traces, _ = figure(scores_chart(tabulate([record('erm ["a"]', 0, {"t": 0.5})], "accuracy").rows, "accuracy"))
     assert traces[0]["name"] == 'erm ["a"]'
 
 
 def test_validation_curves_are_means_over_runs():
     low = record("erm", 1, {"films": 0.5})
     low.stages[0]["history"][0]["valid"] = {"a": 0.1, "b": 0.3, "c": None}
-    traces, layout = figure(validation_chart([record("erm", 0, {"films": 0.5}), low]))
+    traces, layout = figure(validation_chart(grouped([record("erm", 0, {"films": 0.5}), low])))
     assert traces[0]["x"] == [10, 20]
     assert traces[0]["y"] == pytest.approx([35.0, 70.0])  # (.5 + .2) / 2
     assert layout["yaxis"]["title"]["text"] == "validation accuracy (%)"
@@ -68,7 +69,7 @@ def test_validation_curves_restore_the_sign_of_losses():
     run.spec["metric"] = "nll"
     for check, value in zip(run.stages[0]["history"], (-2.5, -1.5), strict=True):
         check["valid"] = dict.fromkeys("ab", value)  # stored with higher is better
-    traces, layout = figure(validation_chart([run]))
+    traces, layout = figure(validation_chart(grouped([run])))
     assert list(traces[0]["y"]) == [2.5, 1.5]
     assert "nll" in layout["yaxis"]["title"]["text"]
 
@@ -84,12 +85,12 @@ def test_validated_metric_is_that_of_the_task():
 def test_validation_curves_end_with_the_shortest_run():
     short = record("erm", 1, {"films": 0.5})
     del short.stages[0]["history"][1]
-    traces, _ = figure(validation_chart([record("erm", 0, {"films": 0.5}), short]))
+    traces, _ = figure(validation_chart(grouped([record("erm", 0, {"films": 0.5}), short])))
     assert traces[0]["x"] == [10]
 
 
 def test_steps_continue_over_the_stages_of_a_stream():
-    traces, _ = figure(validation_chart([stream("erm", 0, [{"a": 0.1}, {"a": 0.2}], ["a", "b"])]))
+    traces, _ = figure(validation_chart(grouped([stream("erm", 0, [{"a": 0.1}, {"a": 0.2}], ["a", "b"])])))
     assert traces[0]["x"] == [10, 20, 30, 40]
 
 
@@ -117,7 +118,7 @@ TIMED = [record(name, 0, {"t": score}, cost={**COST, "seconds": s}) for name, (s
 
 
 def test_pareto_front_has_the_points_that_no_other_beats():
-    points = cost_points(rows(TIMED, "accuracy"), costs(TIMED))
+    points = cost_points(tabulate(TIMED, "accuracy").rows, costs(grouped(TIMED)))
     assert {label: (seconds, mean) for label, seconds, mean in points} == MEASURED
     assert [label for label, _, _ in pareto_front(points, "accuracy")] == ["quick", "slow", "best"]
     assert [label for label, _, _ in pareto_front(points, "nll")] == ["quick"]
@@ -125,8 +126,8 @@ def test_pareto_front_has_the_points_that_no_other_beats():
 
 
 def test_cost_chart_has_the_front_and_one_point_per_shown_method():
-    table = rows(TIMED, "accuracy")
-    html = cost_chart(table, costs(TIMED), "accuracy", shown={"quick", "beaten", "best"})
+    table = tabulate(TIMED, "accuracy").rows
+    html = cost_chart(table, costs(grouped(TIMED)), "accuracy", shown={"quick", "beaten", "best"})
     assert html is not None
     traces, layout = figure(html)
     assert traces[0]["x"] == [1.0, 10.0, 20.0]
@@ -134,4 +135,4 @@ def test_cost_chart_has_the_front_and_one_point_per_shown_method():
         "quick": ([1.0], [60.0]), "beaten": ([10.0], [70.0]), "best": ([20.0], [90.0])
     }  # fmt: skip
     assert layout["xaxis"]["type"] == "log"
-    assert cost_chart(table, costs(TIMED), "accuracy", shown={"quick"}) is None
+    assert cost_chart(table, costs(grouped(TIMED)), "accuracy", shown={"quick"}) is None

@@ -8,9 +8,12 @@ from dataclasses import replace
 import pytest
 
 from holdfast.record import RunRecord
-from holdfast.report.engagement import ENGAGED, engagement_table, engagements, inactive_notes, is_idle
 from holdfast.report.page import write_report
-from holdfast.report.significance import against_baseline, baseline_note, by_example, by_example_note, decide
+from holdfast.report.words import baseline_note, by_example_note, inactive_notes
+from holdfast.stats.decision import by_example, decide
+from holdfast.stats.engagement import ENGAGED, engagement_table, engagements, is_idle
+from holdfast.stats.labels import grouped
+from holdfast.stats.summary import summarise
 from tests.unit.report.fake_records import record
 
 
@@ -37,24 +40,26 @@ BUSY = runs("hma", [0.61, 0.62, 0.64], queue=[0.2, 0.3, 0.1], slots=[0.0, 0.0, 0
 
 
 def test_means_ranges_and_states():
-    (memory,) = engagements([*ERM, *IDLE])
+    (memory,) = engagements(grouped([*ERM, *IDLE]))
     assert (memory.label, memory.mechanism, memory.runs, memory.predictions) == ("mil + memory", "memory", 3, 600)
     assert memory.share == pytest.approx(0.002)
     assert (memory.low, memory.high, memory.state) == (0.0, 0.004, "inactive")
     assert memory.statistics == {"effective_slots": 9.0}
-    queue, slots = engagement_table([*ERM, *BUSY])
+    queue, slots = engagement_table(grouped([*ERM, *BUSY]))
     assert queue["state"] == "engaged"
     assert slots["state"] == "inactive"
     assert queue["share"] == pytest.approx(0.2)
     at_threshold = runs("mil", [0.5], memory=[ENGAGED])
-    assert engagements(at_threshold)[0].is_engaged
+    assert engagements(grouped(at_threshold))[0].is_engaged
 
 
 def test_notes_have_one_line_per_row_with_an_inactive_mechanism():
-    assert inactive_notes(ERM) == []
-    assert inactive_notes([*ERM, *IDLE]) == ["mil + memory: memory inactive, 0.2% of predictions depend on it"]
+    assert inactive_notes(engagements(grouped(ERM))) == []
+    assert inactive_notes(summarise([*ERM, *IDLE], "accuracy").engagements) == [
+        "mil + memory: memory inactive, 0.2% of predictions depend on it"
+    ]
     both = runs("hma", [0.5], queue=[0.01], support=[0.0])
-    assert inactive_notes(both) == [
+    assert inactive_notes(engagements(grouped(both))) == [
         "hma + memory: queue inactive, 1.0% of predictions depend on it; support set inactive, 0.0% of predictions "
         "depend on it"
     ]
@@ -67,12 +72,12 @@ def test_a_method_is_idle_only_if_no_mechanism_is_engaged():
 
 
 def test_differences_of_idle_methods_are_not_engaged():
-    note = baseline_note(against_baseline([*ERM, *IDLE], "accuracy"), "accuracy")
+    note = baseline_note(summarise([*ERM, *IDLE], "accuracy").tests, "accuracy")
     assert note == "not engaged: mil + memory"
-    note = str(baseline_note(against_baseline([*ERM, *IDLE, *BUSY], "accuracy"), "accuracy"))
+    note = str(baseline_note(summarise([*ERM, *IDLE, *BUSY], "accuracy").tests, "accuracy"))
     assert note.startswith("not engaged: mil + memory; no other method differs significantly from erm")
     better = runs("coral", [0.80, 0.82, 0.841])
-    note = str(baseline_note(against_baseline([*ERM, *IDLE, *better], "accuracy"), "accuracy"))
+    note = str(baseline_note(summarise([*ERM, *IDLE, *better], "accuracy").tests, "accuracy"))
     assert note.startswith("significantly different from erm")
     assert note.endswith("; not engaged: mil + memory")
     decision = decide([*ERM, *IDLE], "accuracy")
@@ -80,7 +85,7 @@ def test_differences_of_idle_methods_are_not_engaged():
     assert "no other method or combination is significantly better" in decision.why
     assert decision.why.endswith(" (not engaged: mil + memory)")
     significant = runs("mil", [0.80, 0.82, 0.841], memory=[0.0, 0.0, 0.0])
-    note = str(baseline_note(against_baseline([*ERM, *significant], "accuracy"), "accuracy"))
+    note = str(baseline_note(summarise([*ERM, *significant], "accuracy").tests, "accuracy"))
     assert note.startswith("significantly different from erm")
     assert "not engaged" not in note
 
@@ -90,19 +95,19 @@ def test_tests_by_example_report_idle_methods():
         return [replace(r, stages=[{**r.stages[0], "right": {"films": text}}]) for r in group[:1]]
 
     records = [*with_right(ERM, "1f0"), *with_right(IDLE, "1e1")]
-    assert by_example_note(by_example(records)) == "not engaged: mil + memory"
+    assert by_example_note(by_example(grouped(records))) == "not engaged: mil + memory"
     records += with_right(BUSY, "1e2")
-    text = str(by_example_note(by_example(records)))
+    text = str(by_example_note(by_example(grouped(records))))
     assert "no other method differs" in text
     assert text.endswith("not engaged: mil + memory")
 
 
 def test_report_shows_engagement(tmp_path):
-    page = write_report([*ERM, *IDLE, *BUSY], tmp_path / "r.html", title="t", metric="accuracy").read_text()
+    page = write_report(summarise([*ERM, *IDLE, *BUSY], "accuracy"), tmp_path / "r.html", title="t").read_text()
     text = " ".join(re.sub(r"<[^>]+>", " ", page.partition("<h2>Engagement</h2>")[2]).split())
     assert "mil + memory memory 0.2% 0.0% to 0.4% inactive 3 effective slots 9 mean of the values" in text
     assert "queue 20.0% 10.0% to 30.0% engaged" in text
     assert "Not engaged: mil + memory." in page
     assert "mil + memory (not engaged)" in page
-    plain = write_report(ERM, tmp_path / "p.html", title="t", metric="accuracy").read_text()
+    plain = write_report(summarise(ERM, "accuracy"), tmp_path / "p.html", title="t").read_text()
     assert "Engagement" not in plain

@@ -9,18 +9,20 @@ from pathlib import Path
 import pytest
 
 import holdfast.report
+import holdfast.stats
 from holdfast.catalog.analyses import ANALYSES
 from holdfast.core.errors import BadInput
 from holdfast.report.page import write_audit, write_report, write_watch
-from holdfast.report.table import rows
 from holdfast.report.words import SOURCE_NOTE, headline
+from holdfast.stats.summary import summarise
+from holdfast.stats.table import tabulate
 from tests.unit.report.drawing import SCRIPT
 from tests.unit.report.fake_records import alone, leave_one_out, record, stream
 
 
 def written(tmp_path: Path, records, *, metric="accuracy", title="A report", notes=()) -> str:
     """Return the report."""
-    path = write_report(records, tmp_path / "report.html", title=title, metric=metric, notes=notes)
+    path = write_report(summarise(records, metric), tmp_path / "report.html", title=title, notes=notes)
     return path.read_text(encoding="utf-8")
 
 
@@ -137,14 +139,14 @@ def test_mixed_data_sets_have_no_best_method(tmp_path):
 
 def test_no_records_raise_and_write_nothing(tmp_path):
     with pytest.raises(BadInput, match="no run records"):
-        write_report([], tmp_path / "report.html", title="x", metric="accuracy")
+        write_report(summarise([], "accuracy"), tmp_path / "report.html", title="x")
     assert list(tmp_path.iterdir()) == []
 
 
 def averages(**methods):
     """Return rows of one target with these scores per seed."""
     records = [record(m, seed, {"t": v}) for m, values in methods.items() for seed, v in enumerate(values)]
-    return rows(records, "accuracy")
+    return tabulate(records, "accuracy").rows
 
 
 def test_headline_states_scores_and_strength_of_evidence():
@@ -180,7 +182,7 @@ def test_headline_names_ties():
 def test_single_source_tables_count_pairs(tmp_path):
     scores = {"a": {"b": 0.5, "c": 0.6}, "b": {"a": 0.2, "c": 0.3}, "c": {"a": 0.4, "b": 0.4}}
     records = [alone("erm", 0, source, 0.9, others) for source, others in scores.items()]
-    assert "40.0 % over 6 source-target pairs and 1 seed" in headline(rows(records, "accuracy"), "accuracy")
+    assert "40.0 % over 6 source-target pairs and 1 seed" in headline(tabulate(records, "accuracy").rows, "accuracy")
     assert "Scores per method and source-target pair" in written(tmp_path, records)
     assert "Scores per method and target domain" in written(tmp_path, leave_one_out())
 
@@ -209,13 +211,14 @@ def test_headline_of_one_seed_has_no_standard_error():
 
 def test_headline_prefers_the_lower_nll():
     records = [record(m, s, {"t": v + s / 100}, metric="nll") for m, v in (("erm", 0.9), ("mil", 0.5)) for s in (0, 1)]
-    text = headline(rows(records, "nll"), "nll")
+    text = headline(tabulate(records, "nll").rows, "nll")
     assert text.startswith("mil ")
     assert "0.505 ± 0.005" in text
 
 
 def test_report_and_its_analyses_do_not_import_torch():
-    names = [f"holdfast.report.{p.stem}" for p in Path(holdfast.report.__path__[0]).glob("[!_]*.py")]
+    folders = {"holdfast.report": holdfast.report.__path__[0], "holdfast.stats": holdfast.stats.__path__[0]}
+    names = [f"{package}.{p.stem}" for package, folder in folders.items() for p in Path(folder).glob("[!_]*.py")]
     names += {entry.target.partition(":")[0] for entry in ANALYSES.values()}
     assert len(names) >= 14
     code = "import sys\n" + "".join(f"import {name}\n" for name in names)

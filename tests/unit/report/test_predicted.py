@@ -8,15 +8,16 @@ import pytest
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Vectors
 from holdfast.record import LOWER_IS_BETTER
-from holdfast.report.labels import grouped
 from holdfast.report.page import write_report
 from holdfast.report.predicted import predicted_sections
-from holdfast.report.significance import decide
-from holdfast.report.statistics import Cell
-from holdfast.report.words import format_cell, format_number
 from holdfast.run.settings import make_spec
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace
+from holdfast.stats.decision import decide
+from holdfast.stats.formatting import format_cell, format_number
+from holdfast.stats.labels import grouped
+from holdfast.stats.statistics import Cell
+from holdfast.stats.summary import summarise
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_figures_show_the_predictions_of_test_domains(records, tmp_path):
     assert all(0 <= cells[1][1] <= cells[0][1] <= 100 for _, cells in section.rows)
     points = records[-1].stages[0]["predictions"]["c"]
     assert len(points["observed"]) == 60
-    text = write_report(records, tmp_path / "r.html", title="t", metric="rmse").read_text()
+    text = write_report(summarise(records, "rmse"), tmp_path / "r.html", title="t").read_text()
     assert "Predicted against observed" in text
     assert "RMSE" in text
 

@@ -7,9 +7,10 @@ import re
 import pytest
 
 from holdfast.catalog.analyses import ANALYSES
-from holdfast.report.labels import grouped
 from holdfast.report.page import analysis_sections
-from holdfast.report.sections import MAX_RUNS, mean_cell, missing_analysis_notes, select_runs
+from holdfast.report.sections import MAX_RUNS, mean_cell, select_runs
+from holdfast.run.analyses import missing_analysis_notes
+from holdfast.stats.labels import grouped
 from tests.unit.analysis import test_general, test_memory_use, test_patches, test_routing, test_slots
 from tests.unit.analysis.test_domain_distance import result as distance
 from tests.unit.analysis.test_projection import stored as projection

@@ -7,12 +7,13 @@ import pytest
 from PIL import Image
 
 from holdfast.cli import main
-from holdfast.report.summary import SIZE, summarise_records, write_summary
+from holdfast.report.summary import SIZE, markdown, write_summary
+from holdfast.stats.summary import summarise
 from tests.unit.report.fake_records import leave_one_out, record
 
 
 def test_summary_has_decision_headroom_and_the_best_methods(tmp_path):
-    text, image = write_summary(leave_one_out(), tmp_path, title="Reviews", metric="accuracy")
+    text, image = write_summary(summarise(leave_one_out(), "accuracy"), tmp_path, title="Reviews")
     lines = text.read_text(encoding="utf-8").splitlines()
     assert lines[0] == "# Reviews"
     assert lines[2].startswith(("Recommended: ", "mil has the best"))
@@ -25,12 +26,12 @@ def test_summary_has_decision_headroom_and_the_best_methods(tmp_path):
 
 def test_many_methods_are_counted():
     runs = [record(f"m{i}" if i else "erm", seed, {"a": i / 20}) for i in range(15) for seed in range(2)]
-    assert "5 more rows are in the report." in summarise_records(runs, "accuracy", "x").markdown()
+    assert "5 more rows are in the report." in markdown(summarise(runs, "accuracy"), "x")
 
 
 def test_mixed_data_sets_have_no_recommendation(tmp_path):
     other = record("erm", 0, {"x": 0.2}, data="other", fingerprint="f1")
-    text, _ = write_summary([*leave_one_out(), other], tmp_path, title="x", metric="accuracy")
+    text, _ = write_summary(summarise([*leave_one_out(), other], "accuracy"), tmp_path, title="x")
     assert "no method is recommended" in text.read_text()
 
 

@@ -7,16 +7,16 @@ import pytest
 from rich.console import Console
 
 from holdfast.report.page import write_audit
-from holdfast.report.table import rows
 from holdfast.report.terminal import Grid, matrix, rich_grid, rich_table
 from holdfast.report.words import SOURCE_NOTE
+from holdfast.stats.table import tabulate
 from tests.unit.report.fake_records import alone, leave_one_out, record
 
 
 def printed(records, metric="accuracy", *, styled=False, width=120) -> str:
     console = Console(width=width, force_terminal=styled, color_system="standard" if styled else None)
     with console.capture() as capture:
-        console.print(rich_table(rows(records, metric), metric))
+        console.print(rich_table(tabulate(records, metric).rows, metric))
     return capture.get()
 
 
@@ -97,7 +97,7 @@ def test_narrow_terminals_show_all_numbers_and_columns(width):
 
 def test_long_labels_are_wrapped():
     records = [record("erm", seed, {"books": 0.85, "films": 0.65}, lr=lr) for seed in (0, 1) for lr in (0.1, 0.2)]
-    wide = [replace(each, label=each.label + " " + "x" * 90) for each in rows(records, "accuracy")]
+    wide = [replace(each, label=each.label + " " + "x" * 90) for each in tabulate(records, "accuracy").rows]
     console = Console(width=80)
     with console.capture() as capture:
         console.print(rich_table(wide, "accuracy"))

@@ -1,6 +1,6 @@
 """Spelling of metrics."""
 
-from holdfast.report.words import metric_name
+from holdfast.stats.formatting import metric_name
 
 
 def test_metric_names():

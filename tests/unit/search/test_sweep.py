@@ -12,9 +12,9 @@ from holdfast.data.synthetic import world
 from holdfast.engines.local import Local
 from holdfast.methods.erm import ERM
 from holdfast.record import load
-from holdfast.report.selection import trial
 from holdfast.run.progress import ProgressListener
 from holdfast.search.sweep import sweep
+from holdfast.stats.selection import trial
 
 QUICK = {"encoder": "features", "steps": 4, "seeds": 2, "device": "cpu", "cache": False}
 
@@ -114,7 +114,7 @@ def test_leave_one_domain_out_leaves_out_pairs_and_ignores_the_target(data, tmp_
                 seen.append(r.stages[0]["test"][held]["accuracy"])
         assert len(seen) == 2
         assert choice.score == pytest.approx(sum(seen) / 2)
-    assert {r.spec["select"] for r in done.method_records()} == {"leave-one-domain-out"}
+    assert {r.spec["select"] for r in done.summary.records} == {"leave-one-domain-out"}
 
 
 def test_leave_one_domain_out_needs_three_domains_and_its_plan(data, tmp_path):

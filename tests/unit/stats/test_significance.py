@@ -6,17 +6,12 @@ from dataclasses import replace
 import pytest
 
 from holdfast.record import packed
-from holdfast.report.significance import (
-    against_baseline,
-    baseline_note,
-    by_example,
-    by_example_note,
-    correctness,
-    paired,
-    shared_correctness,
-)
-from holdfast.report.statistics import mcnemar
-from holdfast.report.words import format_p
+from holdfast.report.words import baseline_note, by_example_note
+from holdfast.stats.decision import by_example, correctness, paired, shared_correctness
+from holdfast.stats.formatting import format_p
+from holdfast.stats.labels import grouped
+from holdfast.stats.statistics import mcnemar
+from holdfast.stats.summary import summarise
 from tests.unit.report.fake_records import leave_one_out, record
 from tests.unit.report.test_page import written
 
@@ -53,7 +48,7 @@ def test_incomplete_seeds_are_left_out():
 
 
 def test_every_method_is_tested_against_erm_with_holm():
-    tests = {entry.label: entry for entry in against_baseline([*ERM, *MIL, *HMA], "accuracy")}
+    tests = {entry.label: entry for entry in summarise([*ERM, *MIL, *HMA], "accuracy").tests}
     assert set(tests) == {"mil", "hma"}
     assert tests["mil"].rival == "erm"
     assert tests["mil"].p == pytest.approx(2 * tests["mil"].pairs.p)  # the smaller of two
@@ -64,25 +59,25 @@ def test_every_method_is_tested_against_erm_with_holm():
 
 
 def test_no_test_without_three_seeds_or_without_a_baseline():
-    assert against_baseline(leave_one_out(), "accuracy") == []
-    assert against_baseline([*MIL, *HMA], "accuracy") == []
+    assert summarise(leave_one_out(), "accuracy").tests == []
+    assert summarise([*MIL, *HMA], "accuracy").tests == []
     assert baseline_note([], "accuracy") is None
     assert "no method differs significantly from erm" in str(
-        baseline_note(against_baseline([*ERM, *HMA], "accuracy"), "accuracy")
+        baseline_note(summarise([*ERM, *HMA], "accuracy").tests, "accuracy")
     )
 
 
 def test_baselines_share_data_and_settings():
     other = grid("erm", {"films": [0.1, 0.2, 0.3]}, data="other", fingerprint="f1")
-    assert {e.rival for e in against_baseline([*ERM, *MIL, *other], "accuracy")} == {"erm (reviews)"}
+    assert {e.rival for e in summarise([*ERM, *MIL, *other], "accuracy").tests} == {"erm (reviews)"}
     wide = [
         *grid("erm", {"films": [0.1, 0.2, 0.3]}, encoder="mlp"),
         *grid("mil", {"films": [0.2, 0.3, 0.5]}, encoder="mlp"),
     ]
-    tests = {entry.label: entry.rival for entry in against_baseline([*ERM, *MIL, *wide], "accuracy")}
+    tests = {entry.label: entry.rival for entry in summarise([*ERM, *MIL, *wide], "accuracy").tests}
     assert tests == {"mil (minilm)": "erm (minilm)", "mil (mlp)": "erm (mlp)"}
     unlike = grid("mil", {"films": [0.2, 0.3, 0.5]}, encoder="cnn")
-    assert against_baseline([*ERM, *wide[:3], *unlike], "accuracy") == []
+    assert summarise([*ERM, *wide[:3], *unlike], "accuracy").tests == []
 
 
 def test_report_has_the_tests(tmp_path):
@@ -122,7 +117,8 @@ def test_correctness_is_read_from_records():
 
 
 def test_single_seeds_are_tested_per_example_with_holm():
-    coral, mmd = by_example([with_examples("erm", BASE), with_examples("coral", BETTER), with_examples("mmd", BASE)])
+    records = [with_examples("erm", BASE), with_examples("coral", BETTER), with_examples("mmd", BASE)]
+    coral, mmd = summarise(records, "accuracy").by_example
     assert (coral.label, coral.rival, coral.test) == ("coral", "erm", mcnemar(BETTER, BASE))
     assert coral.p == pytest.approx(2 * coral.test.p)
     assert mmd.p == 1.0
@@ -134,7 +130,9 @@ def test_single_seeds_are_tested_per_example_with_holm():
 
 def test_no_tests_per_example_with_three_seeds_or_without_a_baseline():
     pairs = (("erm", BASE), ("coral", BETTER))
-    assert by_example([with_examples(method, right, seed=s) for s in range(3) for method, right in pairs]) == []
-    assert by_example([with_examples("coral", BETTER)]) == []
-    assert by_example([record("erm", 0, {"films": 0.5}), record("coral", 0, {"films": 0.6})]) == []
+    assert (
+        by_example(grouped([with_examples(method, right, seed=s) for s in range(3) for method, right in pairs])) == []
+    )
+    assert by_example(grouped([with_examples("coral", BETTER)])) == []
+    assert by_example(grouped([record("erm", 0, {"films": 0.5}), record("coral", 0, {"films": 0.6})])) == []
     assert by_example_note([]) is None

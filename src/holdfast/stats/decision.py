@@ -3,7 +3,7 @@
 One rule decides. The reference is the better one of plain training and the best simple baseline, by their averages.
 Another row replaces it if it is significantly better: a one-sided paired t test over pairs of seed and target, Holm's
 correction over all methods at one half of `LEVEL`, and over all combinations at the other half. Of several such rows
-the one with the highest expected gain wins, which is the measured gain shrunk by its uncertainty (`report.expected`).
+the one with the highest expected gain wins, which is the measured gain shrunk by its uncertainty (`stats.shrinkage`).
 With rows of different numbers of training rows, the rule is applied to each number. Samples have test rows of their
 own, so that the choice on a smaller one counts only if it is further above the constant there than the choice on more
 rows is above the constant on these.
@@ -12,16 +12,17 @@ Tests in tables are over pairs of seed and target, or per example if there are t
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from holdfast.record import LOWER_IS_BETTER, RunRecord, unpacked
-from holdfast.report.engagement import is_idle
-from holdfast.report.expected import Gain, expected_gains
-from holdfast.report.labels import (
+from holdfast.stats.engagement import is_idle
+from holdfast.stats.formatting import format_difference, format_number, format_p
+from holdfast.stats.labels import (
     BASELINE,
     CONSTANT,
+    Groups,
     configuration,
     grouped,
     is_collapsed,
@@ -29,9 +30,9 @@ from holdfast.report.labels import (
     settings_key,
     without_rows,
 )
-from holdfast.report.statistics import McNemar, Paired, holm, mcnemar, paired_t
-from holdfast.report.table import Row, baselines, data_and_plan, experiment, rows
-from holdfast.report.words import format_difference, format_number, format_p
+from holdfast.stats.shrinkage import Gain, expected_gains
+from holdfast.stats.statistics import McNemar, Paired, holm, margin, mcnemar, paired_t
+from holdfast.stats.table import Row, Table, baselines, data_and_plan, experiment, tabulate
 
 MIN_SEEDS = 3  # fewer seeds do not allow a test over seeds
 LEVEL = 0.05
@@ -43,15 +44,33 @@ Correctness = dict[tuple[object, str, str], list[bool]]  # (seed, episode, domai
 
 
 @dataclass(frozen=True, slots=True)
-class Against:
-    """Paired t test of one method against its baseline."""
+class Difference:
+    """Paired t tests of one row against its baseline."""
 
     label: str
     rival: str
     pairs: Paired  # over pairs of seed and target
-    p: float | None  # of `pairs`, Holm-corrected over all methods of the records
     seeds: Paired  # over seeds, each the mean over targets
-    idle: bool = False  # no mechanism of the method is engaged
+    tested: bool  # whether both share enough seeds for a test
+    p: float | None  # of `pairs`, Holm-corrected over all tested rows
+    idle: bool  # no mechanism of the row is engaged
+
+    @property
+    def significant(self) -> bool:
+        return self.p is not None and self.p < LEVEL
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95% interval of the difference over pairs; None for a single pair."""
+        if self.pairs.stderr is None:
+            return None
+        half = margin(self.pairs.stderr, self.pairs.n)
+        return self.pairs.difference - half, self.pairs.difference + half
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval excludes zero."""
+        return self.interval is not None and (self.interval[0] > 0 or self.interval[1] < 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +81,11 @@ class ByExample:
     rival: str
     test: McNemar
     p: float | None  # Holm-corrected over all methods of the records
-    idle: bool = False
+    idle: bool
+
+    @property
+    def significant(self) -> bool:
+        return self.p is not None and self.p < LEVEL
 
 
 def paired(
@@ -98,36 +121,33 @@ def _final_scores(group: Iterable[RunRecord], metric: str) -> dict[tuple[Any, st
     }
 
 
-def against_baseline(records: Iterable[RunRecord], metric: str) -> list[Against]:
-    """Test each method that shares at least three seeds with its baseline on the same data and plan."""
-    groups = grouped(records)
-    tests = []
-    for name, rival, seeds in rivals(groups):
-        pairs, means = (paired(groups[name], groups[rival], metric, over=over) for over in ("pairs", "seeds"))
-        if seeds >= MIN_SEEDS and pairs is not None and means is not None:
-            tests.append((name, rival, pairs, means))
-    corrected = holm([pairs.p for _, _, pairs, _ in tests])
-    named = zip(tests, corrected, strict=True)
-    return [Against(name, rival, pairs, p, means, is_idle(groups[name])) for (name, rival, pairs, means), p in named]
+def differences(groups: Groups, metric: str) -> list[Difference]:
+    """Compare each row with its baseline on the same data and plan; rows that share no scores are left out."""
+    entries = []
+    for name, rival, shared in rivals(groups):
+        pairs, seeds = (paired(groups[name], groups[rival], metric, over=over) for over in ("pairs", "seeds"))
+        if pairs is not None and seeds is not None:
+            tested = shared >= MIN_SEEDS
+            entries.append(Difference(name, rival, pairs, seeds, tested, None, is_idle(groups[name])))
+    corrected = holm([entry.pairs.p if entry.tested else None for entry in entries])
+    return [replace(entry, p=p) for entry, p in zip(entries, corrected, strict=True)]
 
 
-def by_example(records: Iterable[RunRecord]) -> list[ByExample]:
+def by_example(groups: Groups) -> list[ByExample]:
     """McNemar's test of each method against its baseline if they share too few seeds for a test over seeds.
 
     It tests whether two trained models differ on such examples, not whether other seeds would differ.
     """
-    groups = grouped(records)
-    tests = []
+    entries = []
     for name, rival, seeds in rivals(groups):
         a, b = shared_correctness(correctness(groups[name]), correctness(groups[rival]))
         if seeds < MIN_SEEDS and a:
-            tests.append((name, rival, mcnemar(a, b)))
-    corrected = holm([test.p for _, _, test in tests])
-    named = zip(tests, corrected, strict=True)
-    return [ByExample(name, rival, test, p, is_idle(groups[name])) for (name, rival, test), p in named]
+            entries.append(ByExample(name, rival, mcnemar(a, b), None, is_idle(groups[name])))
+    corrected = holm([entry.test.p for entry in entries])
+    return [replace(entry, p=p) for entry, p in zip(entries, corrected, strict=True)]
 
 
-def rivals(groups: dict[str, list[RunRecord]]) -> list[tuple[str, str, int]]:
+def rivals(groups: Groups) -> list[tuple[str, str, int]]:
     """Return (method, its baseline, number of shared seeds) per method that has a baseline."""
     tested = {name: group for name, group in groups.items() if group[0].spec["method"] not in CONSTANT}
     pairs = [(name, baseline_of(group[0], groups)) for name, group in tested.items()]
@@ -135,7 +155,7 @@ def rivals(groups: dict[str, list[RunRecord]]) -> list[tuple[str, str, int]]:
     return [(name, rival, len(seeds[name] & seeds[rival])) for name, rival in pairs if rival is not None]
 
 
-def baseline_of(record: RunRecord, groups: dict[str, list[RunRecord]]) -> str | None:
+def baseline_of(record: RunRecord, groups: Groups) -> str | None:
     """Return the baseline to compare with: the only one on this data and plan, or the one with equal settings.
 
     None if there is no such baseline, and for a baseline itself.
@@ -165,64 +185,8 @@ def shared_correctness(a: Correctness, b: Correctness) -> tuple[list[bool], list
     return [value for key in shared for value in a[key]], [value for key in shared for value in b[key]]
 
 
-def baseline_note(tests: Sequence[Against], metric: str) -> str | None:
-    """Summarise the tests against the baseline in one sentence; None without tests."""
-    if not tests:
-        return None
-    significant = [test for test in tests if is_significant(test)]
-    pairs = {test.pairs.n for test in tests}
-    count = str(min(pairs)) if len(pairs) == 1 else f"{min(pairs)} to {max(pairs)}"
-    procedure = f"paired t test over {count} seed-target pairs, Holm-corrected p < {LEVEL}"
-    rivals = {test.rival for test in tests}
-    rival = rivals.pop() if len(rivals) == 1 else f"their {BASELINE}"
-    idle = _idle_labels(tests)
-    rest = len(tests) - len(significant) - len(idle)
-    note = [f"not engaged: {', '.join(idle)}"] if idle else []
-    if not significant:
-        none = f"no{' other' if idle else ''} method differs significantly from {rival} ({procedure})"
-        return "; ".join([*note, *([none] if rest else [])])
-    differences = [
-        f"{test.label} {format_difference(test.pairs.difference, metric)} (p {_p_relation(test.p)})"
-        for test in significant
-    ]
-    others = [f"{rest} other method{' does' if rest == 1 else 's do'} not differ significantly"] if rest else []
-    different = f"significantly different from {rival} ({procedure}): {', '.join(differences)}"
-    return "; ".join([different, *others, *note])
-
-
-def by_example_note(tests: Sequence[ByExample]) -> str | None:
-    """Summarise the tests per example in one sentence; None without tests."""
-    if not tests:
-        return None
-    procedure = f"McNemar's test on the same examples, Holm-corrected p < {LEVEL}; other seeds may differ"
-    differences = [
-        f"{test.label} is correct on {test.test.only_a} examples that {test.rival} gets wrong, and wrong on "
-        f"{test.test.only_b} that it gets right (p {_p_relation(test.p)})"
-        for test in tests
-        if is_significant(test)
-    ]
-    idle = _idle_labels(tests)
-    note = f"not engaged: {', '.join(idle)}" if idle else ""
-    if idle and len(idle) == len(tests):
-        return note
-    if not differences:
-        other = " other" if idle else ""
-        differences = [f"no{other} method differs significantly from {BASELINE}"]
-    text = f"on the test examples of these runs {'; '.join(differences)} ({procedure})"
-    return f"{text}; {note}" if note else text
-
-
-def _idle_labels(tests: Sequence[Against] | Sequence[ByExample]) -> list[str]:
-    """Return the methods that do not differ from their baseline and have no engaged mechanism: nothing was tested."""
-    return [test.label for test in tests if test.idle and not is_significant(test)]
-
-
-def is_significant(test: Against | ByExample | None) -> bool:
-    """Whether the corrected p-value of a test is below the level."""
-    return test is not None and test.p is not None and test.p < LEVEL
-
-
-def _p_relation(p: float | None) -> str:
+def p_relation(p: float | None) -> str:
+    """Write a p-value after its letter: `= 0.012`, `< 0.001`."""
     text = format_p(p)
     return text if text.startswith("<") else f"= {text}"
 
@@ -237,10 +201,15 @@ class Decision:
     expected: float | None = None  # score on an unseen domain; gains over the reference are shrunk
 
 
-def decide(records: Iterable[RunRecord], metric: str) -> Decision | None:
-    """Recommend a configuration; None if no run is complete or the records mix data sets or plans."""
-    accepted = [group for group in grouped(records).values() if not is_collapsed(group)]
-    groups = grouped(record for group in accepted for record in group)  # their labels may be shorter
+def decide(
+    records: Iterable[RunRecord], metric: str, *, tables: Callable[[Iterable[RunRecord], str], Table] = tabulate
+) -> Decision | None:
+    """Recommend a configuration; None if no run is complete or the records mix data sets or plans.
+
+    `tables` returns the table of records, which a caller may have computed already.
+    """
+    accepted = [r for group in grouped(records).values() if not is_collapsed(group) for r in group]
+    groups = grouped(accepted)  # without the others, labels may be shorter
     if len({experiment(group[0]) for group in groups.values()}) != 1:
         return None
     labels = {configuration(group[0]): label for label, group in groups.items()}
@@ -250,14 +219,14 @@ def decide(records: Iterable[RunRecord], metric: str) -> Decision | None:
     sign = -1 if metric in LOWER_IS_BETTER else 1
     best: tuple[float, Decision] | None = None  # with its gain over the constant on the same rows
     on_more_rows: set[str] = set()
-    constants = {size: _constant(members, metric) for size, members in sizes.items()}
+    constants = {size: _constant(members, metric) for size, members in sizes.items()} if len(sizes) > 1 else {}
     if any(map(math.isnan, constants.values())):
-        constants = dict.fromkeys(constants, 0.0)
+        constants = {}
     for size, members in sorted(sizes.items(), key=lambda pair: -pair[0]):
-        chosen = _choose(members, metric)
+        chosen = _choose(tables(members, metric))
         if chosen is not None:
             score, record, why, expected = chosen
-            score -= constants[size]
+            score -= constants.get(size, 0.0)
             label = labels[configuration(record)]
             if best is None:
                 best = score, Decision(label, record.spec, why, expected)
@@ -273,43 +242,43 @@ def decide(records: Iterable[RunRecord], metric: str) -> Decision | None:
 def _constant(records: Iterable[RunRecord], metric: str) -> float:
     """Return the score of the constant on these rows, higher is better; NaN if it was not run."""
     runs = [record for record in records if record.spec["method"] in CONSTANT]
-    average = next((row.average for row in rows(runs, metric) if row.average is not None), None)
+    average = next((row.average for row in tabulate(runs, metric).rows if row.average is not None), None)
     return math.nan if average is None else (-average.mean if metric in LOWER_IS_BETTER else average.mean)
 
 
-def _choose(records: Sequence[RunRecord], metric: str) -> tuple[float, RunRecord, str, float] | None:
+def _choose(table: Table) -> tuple[float, RunRecord, str, float] | None:
     """Return the choice among records on equally many rows: score (higher is better), record, reason, expectation."""
-    groups, sign = grouped(records), -1 if metric in LOWER_IS_BETTER else 1
-    scored = [row for row in rows(records, metric) if row.average is not None]
-    means = {row.label: row.average.mean for row in scored if row.average is not None}
-    table = [row for row in scored if math.isfinite(means[row.label])]
-    table.sort(key=lambda row: -sign * means[row.label])
-    if not table:
+    groups, metric = table.groups, table.metric
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    means = {row.label: row.average.mean for row in table.rows if row.average is not None}
+    rows = [row for row in table.rows if math.isfinite(means.get(row.label, math.nan))]
+    rows.sort(key=lambda row: -sign * means[row.label])
+    if not rows:
         return None
-    reference = next((row for row in table if row.baseline or row.simple), None)
+    reference = next((row for row in rows if row.baseline or row.simple), None)
 
     def chosen(row: Row, why: str, expected: float | None = None) -> tuple[float, RunRecord, str, float]:
         mean = means[row.label]
         return sign * mean, groups[row.label][0], why, mean if expected is None else expected
 
     if reference is None:
-        return chosen(table[0], f"it has the best average, which cannot be tested because {BASELINE} was not run")
-    if len(table) == 1:
+        return chosen(rows[0], f"it has the best average, which cannot be tested because {BASELINE} was not run")
+    if len(rows) == 1:
         return chosen(reference, "no other configuration has complete runs on its rows")
     tests = {}
     for combined in (False, True):
-        tests |= _one_sided([row for row in table if row.combined == combined], reference, groups, metric)
+        tests |= _one_sided([row for row in rows if row.combined == combined], reference, groups, metric)
     gains = expected_gains({label: test.pairs for label, test in tests.items()}, lower_is_better=sign < 0)
-    better = [row for row in table if row.label in tests and tests[row.label].p < LEVEL / 2 and row.label in gains]
+    better = [row for row in rows if row.label in tests and tests[row.label].p < LEVEL / 2 and row.label in gains]
     if better:
         row = max(better, key=lambda row: sign * gains[row.label].mean)
         gain = gains[row.label]
         return chosen(
             row, _gain_reason(row, reference, tests[row.label], gain, metric), means[reference.label] + gain.mean
         )
-    idle = [row.label for row in table if row.label in tests and is_idle(groups[row.label])]
-    why = _reference_reason(reference, table, metric) + (f" (not engaged: {', '.join(idle)})" if idle else "")
-    return chosen(reference, why + _untested(table, reference, tests))
+    idle = [row.label for row in rows if row.label in tests and is_idle(groups[row.label])]
+    why = _reference_reason(reference, rows, metric) + (f" (not engaged: {', '.join(idle)})" if idle else "")
+    return chosen(reference, why + _untested(rows, reference, tests))
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,9 +289,7 @@ class _OneSided:
     p: float  # Holm-corrected, one-sided
 
 
-def _one_sided(
-    candidates: Sequence[Row], reference: Row, groups: Mapping[str, list[RunRecord]], metric: str
-) -> dict[str, _OneSided]:
+def _one_sided(candidates: Sequence[Row], reference: Row, groups: Groups, metric: str) -> dict[str, _OneSided]:
     """Test the candidates that share enough pairs of seed and target with the reference."""
     sign = -1 if metric in LOWER_IS_BETTER else 1
     pairs = {}
@@ -356,7 +323,7 @@ def _gain_reason(row: Row, reference: Row, test: _OneSided, gain: Gain, metric: 
     kind = "this combination of runs" if row.combined else "it"
     return (
         f"{kind} has the highest expected score of those that are significantly better than {reference.label}, "
-        f"{format_difference(gain.mean, metric)} compared with it ({measured}, p {_p_relation(test.p)}, one-sided, "
+        f"{format_difference(gain.mean, metric)} compared with it ({measured}, p {p_relation(test.p)}, one-sided, "
         f"after Holm's correction){_compare_worst(row, reference, metric)}"
     )
 

@@ -45,13 +45,18 @@ def quantile(values: Sequence[float], share: float) -> float:
     return float(np.quantile(np.asarray(values, dtype=np.float64), share))
 
 
+def margin(stderr: float, n: int, level: float = 0.95) -> float:
+    """Half width of Student's t interval of a mean of n values."""
+    assert 0 < level < 1, level
+    return float(stdtrit(n - 1, (1 + level) / 2)) * stderr
+
+
 def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
     """Student's t interval of the mean, mean ± t_{n-1} stderr; None for a single value."""
-    assert 0 < level < 1, level
     cell = summarise(values)
     if cell.stderr is None:
         return None
-    half = float(stdtrit(cell.n - 1, (1 + level) / 2)) * cell.stderr
+    half = margin(cell.stderr, cell.n, level)
     return cell.mean - half, cell.mean + half
 
 

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.catalog.encoders import GENERAL
@@ -23,6 +23,8 @@ NO_NECK = ("none", "null")
 NEUTRAL = " + projection"  # text on a neck that is no mechanism: not shown if all trained rows have it
 FIRST = ("steps", "lr", "batch")  # before other settings, which may depend on them
 LAST = ("data", "plan", "fingerprint")  # only if nothing else distinguishes two configurations
+
+Groups = Mapping[str, Sequence[RunRecord]]  # label -> records, in the order of the table
 
 
 def settings_key(spec: Mapping[str, Any], *ignored: str) -> str:

@@ -12,7 +12,7 @@ from statistics import fmean
 
 from scipy.special import ndtr
 
-from holdfast.report.statistics import Paired
+from holdfast.stats.statistics import Paired
 
 
 @dataclass(frozen=True, slots=True)

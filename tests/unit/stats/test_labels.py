@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from holdfast.report.labels import grouped, is_plain
+from holdfast.stats.labels import grouped, is_plain
 from tests.unit.report.fake_records import record
 
 

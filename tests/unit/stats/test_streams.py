@@ -4,16 +4,15 @@ import math
 
 import pytest
 
-from holdfast.report.labels import grouped
-from holdfast.report.streams import (
+from holdfast.report.streams import course_figures, score_range
+from holdfast.stats.labels import grouped
+from holdfast.stats.streams import (
     average,
     backward_transfer,
-    course_figures,
     courses,
     forgetting,
     forward_transfer,
     learned_at,
-    score_range,
     transfers,
 )
 from tests.unit.report.drawing import SCRIPT, figure
@@ -83,15 +82,15 @@ def runs():
 
 def test_transfers_of_records_over_seeds():
     assert learned_at(runs()[0]) == [0, 1, 2]
-    (entry,) = transfers(runs(), "accuracy")
+    (entry,) = transfers(grouped(runs()), "accuracy")
     assert entry.backward is not None
     assert entry.backward.mean == pytest.approx((-0.05 - 0.15) / 2)
     assert entry.backward.n == 2
     assert entry.forward is None
-    (entry,) = transfers(runs(), "accuracy", baseline=[0.5, 0.45, 0.5])
+    (entry,) = transfers(grouped(runs()), "accuracy", baseline=[0.5, 0.45, 0.5])
     assert entry.forward is not None
     assert entry.forward.mean == pytest.approx(0.05)
-    assert transfers(leave_one_out(), "accuracy") == []
+    assert transfers(grouped(leave_one_out()), "accuracy") == []
 
 
 def test_report_has_transfers(tmp_path):

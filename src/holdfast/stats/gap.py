@@ -9,9 +9,8 @@ from statistics import fmean
 
 from holdfast.core.errors import BadInput
 from holdfast.record import LOWER_IS_BETTER, RunRecord
-from holdfast.report.labels import BASELINE, grouped, natural_key, settings_key
-from holdfast.report.statistics import Cell, pooled, summarise
-from holdfast.report.words import format_number, is_percent
+from holdfast.stats.labels import BASELINE, Groups, natural_key, settings_key
+from holdfast.stats.statistics import Cell, pooled, summarise
 
 IN_DOMAIN = "in-domain"  # the plan of the reference
 HELD_OUT = ("leave-one-out", "leave-groups-out")  # the plans that score every domain once, by a model without it
@@ -53,13 +52,12 @@ def in_domain_gap(held_out: Iterable[RunRecord], in_domain: Iterable[RunRecord],
     return gaps
 
 
-def gaps(records: Iterable[RunRecord], metric: str) -> list[tuple[str, str, dict[str, Gap]]]:
+def gaps(groups: Groups, metric: str) -> list[tuple[str, str, dict[str, Gap]]]:
     """Return (label, label of the reference, domain -> gap) per configuration of the plans in `HELD_OUT`.
 
     The reference is the same configuration run in-domain or, if that was not run (the method may need several
     domains), the in-domain baseline that shares all other settings.
     """
-    groups = grouped(records)
     references = [(label, group) for label, group in groups.items() if group[0].spec.get("plan") == IN_DOMAIN]
     entries = []
     for label, group in groups.items():
@@ -90,35 +88,33 @@ def _scores_by_domain(records: Iterable[RunRecord], metric: str) -> dict[str, li
     return by_domain
 
 
-def headroom_text(records: Sequence[RunRecord], metric: str) -> str:
-    """Return a sentence on the headroom of the baseline; empty if its runs hold out no domain.
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """Score of the baseline on data like its training data, and what it loses on a domain that it has never seen."""
+
+    level: float
+    loss: Cell
+    validated: bool  # on validation rows of the training domains; else in-domain
+
+
+def headroom(groups: Groups, metric: str, gaps: Sequence[tuple[str, str, dict[str, Gap]]]) -> Headroom | None:
+    """Return the headroom of the baseline; None if its runs hold out no domain.
 
     The reference is the baseline run in-domain or, without such runs, its score on validation rows of the training
     domains, which are easier or harder than the held-out domain for other reasons too.
     """
-    held_out = [r for r in records if r.spec.get("plan") in HELD_OUT and r.spec["method"] == BASELINE]
-    if not held_out:
-        return ""
-    pairs = [pair for record in held_out if (pair := _validated_and_tested(record, metric)) is not None]
-    seen, drops = [a for a, _ in pairs], [a - b for a, b in pairs]
-    source = "validation rows of its training domains"
-    for _, reference, by_domain in gaps(records, metric):
+    runs = [r for g in groups.values() for r in g if r.spec.get("plan") in HELD_OUT and r.spec["method"] == BASELINE]
+    if not runs:
+        return None
+    for _, reference, by_domain in gaps:
         if reference.startswith(BASELINE):
-            seen, drops = [gap.in_domain.mean for gap in by_domain.values()], [gap.gap for gap in by_domain.values()]
-            source = "a domain that it was trained on"
-            break
-    if not drops:
-        return ""
-    sign = -1 if metric in LOWER_IS_BETTER and source.startswith("validation") else 1
-    gap = summarise([sign * drop for drop in drops])
-    unit = " points" if is_percent(metric) else ""
-    error = "" if gap.stderr is None else f" ± {format_number(gap.stderr, metric)}"
-    change = f"{'loses' if gap.mean >= 0 else 'gains'} {format_number(abs(gap.mean), metric)}{error}{unit}"
-    level = f"{format_number(fmean(seen), metric)}{' %' if is_percent(metric) else ''}"
-    meaning = "there is room for methods that resist the shift"
-    if gap.stderr is None or gap.mean < 2 * gap.stderr:
-        meaning = "it is not clearly above zero, so that methods against the shift have little to gain"
-    return f"{BASELINE} reaches {level} on {source} and {change} on a domain that it has never seen: {meaning}."
+            losses = summarise([gap.gap for gap in by_domain.values()])
+            return Headroom(fmean(gap.in_domain.mean for gap in by_domain.values()), losses, validated=False)
+    pairs = [pair for record in runs if (pair := _validated_and_tested(record, metric)) is not None]
+    if not pairs:
+        return None
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    return Headroom(fmean(a for a, _ in pairs), summarise([sign * (a - b) for a, b in pairs]), validated=True)
 
 
 def _validated_and_tested(record: RunRecord, metric: str) -> tuple[float, float] | None:

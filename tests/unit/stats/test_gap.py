@@ -3,7 +3,10 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.report.gap import gaps, headroom_text, in_domain_gap
+from holdfast.report.words import headroom_text
+from holdfast.stats.gap import gaps, in_domain_gap
+from holdfast.stats.labels import grouped
+from holdfast.stats.summary import summarise
 from tests.unit.report.fake_records import record
 
 HELD_OUT = [
@@ -51,16 +54,16 @@ def test_reference_is_the_same_configuration_or_else_the_baseline():
 
     scores = {"erm": 0.9, "fish": 0.8}
     within = [record(m, 0, {"films": v}, plan="in-domain", episode="in-films") for m, v in scores.items()]
-    entries = gaps([held_out("erm", 0.6), held_out("fish", 0.7), held_out("mil", 0.75), *within], "accuracy")
+    entries = gaps(grouped([held_out("erm", 0.6), held_out("fish", 0.7), held_out("mil", 0.75), *within]), "accuracy")
     by_label = {label: (reference, round(by["films"].gap, 9)) for label, reference, by in entries}
     assert by_label == {
         "erm (leave-one-out)": ("erm (in-domain)", 0.3),
         "fish (leave-one-out)": ("fish (in-domain)", 0.1),
         "mil": ("erm (in-domain)", 0.15),
     }
-    assert gaps([held_out("erm", 0.6)], "accuracy") == []
+    assert gaps(grouped([held_out("erm", 0.6)]), "accuracy") == []
     other = record("erm", 0, {"films": 0.9}, plan="in-domain", episode="in-films", steps=99)
-    assert gaps([held_out("erm", 0.6), other], "accuracy") == []
+    assert gaps(grouped([held_out("erm", 0.6), other]), "accuracy") == []
 
 
 def headroom_records(tested):
@@ -71,16 +74,20 @@ def headroom_records(tested):
 
 
 def test_headroom_compares_validation_rows_with_held_out_domains():
-    text = headroom_text(headroom_records({"a": 0.6, "b": 0.7}), "accuracy")
+    text = headroom_text(summarise(headroom_records({"a": 0.6, "b": 0.7}), "accuracy").headroom, "accuracy")
     assert text.startswith("erm reaches 90.0 % on validation rows of its training domains and loses 25.0 ± ")
     assert text.endswith("there is room for methods that resist the shift.")
-    flat = headroom_text(headroom_records({"a": 0.89, "b": 0.91}), "accuracy")
+    flat = headroom_text(summarise(headroom_records({"a": 0.89, "b": 0.91}), "accuracy").headroom, "accuracy")
     assert "little to gain" in flat
-    assert "gains 5.0" in headroom_text(headroom_records({"a": 0.95, "b": 0.95}), "accuracy")
-    assert headroom_text([record("mil", 0, {"a": 0.5})], "accuracy") == ""
+    assert "gains 5.0" in headroom_text(
+        summarise(headroom_records({"a": 0.95, "b": 0.95}), "accuracy").headroom, "accuracy"
+    )
+    assert headroom_text(summarise([record("mil", 0, {"a": 0.5})], "accuracy").headroom, "accuracy") == ""
 
 
 def test_headroom_prefers_runs_in_the_domain():
     runs = headroom_records({"a": 0.6, "b": 0.7})
     runs += [record("erm", 0, {d: 0.95}, plan="in-domain", episode=f"in-{d}") for d in ("a", "b")]
-    assert "95.0 % on a domain that it was trained on and loses 30.0 ± 5.0 points" in headroom_text(runs, "accuracy")
+    assert "95.0 % on a domain that it was trained on and loses 30.0 ± 5.0 points" in headroom_text(
+        summarise(runs, "accuracy").headroom, "accuracy"
+    )

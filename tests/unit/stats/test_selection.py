@@ -13,7 +13,7 @@ import pytest
 from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.record import RunRecord
-from holdfast.report.selection import CRITERIA, choose, leave_one_domain_out, oracle, overall, train_validation, trial
+from holdfast.stats.selection import CRITERIA, choose, leave_one_domain_out, oracle, overall, train_validation, trial
 
 VALID = {1: (0.9, 0.7), 2: (0.8, 0.7), 3: (0.6, 0.6)}
 ORACLE = {1: 0.50, 2: 0.60, 3: 0.55}

@@ -1,13 +1,12 @@
 """Engagement of mechanisms over the runs of a method: which share of validation predictions depends on a memory."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.record import RunRecord
-from holdfast.report.labels import grouped
-from holdfast.report.sections import Cell
-from holdfast.report.statistics import mean
+from holdfast.stats.labels import Groups
+from holdfast.stats.statistics import mean
 
 ENGAGED = 0.05  # share of validation predictions from which on a mechanism counts as engaged
 NAMES = {"general": "general model", "support": "support set"}  # as they are shown, where the record's name is shorter
@@ -40,9 +39,9 @@ class Engagement:
         return NAMES.get(self.mechanism, self.mechanism)
 
 
-def engagements(records: Iterable[RunRecord]) -> list[Engagement]:
+def engagements(groups: Groups) -> list[Engagement]:
     """Return one entry per configuration and mechanism; runs without a measurement are left out."""
-    return [entry for label, group in grouped(records).items() for entry in engagement_of(label, group)]
+    return [entry for label, group in groups.items() for entry in engagement_of(label, group)]
 
 
 def engagement_of(label: str, group: Sequence[RunRecord]) -> list[Engagement]:
@@ -66,17 +65,7 @@ def is_idle(group: Sequence[RunRecord]) -> bool:
     return bool(entries) and not any(entry.is_engaged for entry in entries)
 
 
-def inactive_notes(records: Iterable[RunRecord]) -> list[str]:
-    """Return one line per configuration: `erm + memory: memory inactive, 0.2% of predictions depend on it`."""
-    by_label: dict[str, list[str]] = {}
-    for entry in engagements(records):
-        if not entry.is_engaged:
-            text = f"{entry.name} inactive, {percent(entry.share)} of predictions depend on it"
-            by_label.setdefault(entry.label, []).append(text)
-    return [f"{label}: {'; '.join(texts)}" for label, texts in by_label.items()]
-
-
-def engagement_table(records: Iterable[RunRecord]) -> list[dict[str, Any]]:
+def engagement_table(groups: Groups) -> list[dict[str, Any]]:
     """Return the entries for `--json`."""
     return [
         {
@@ -84,27 +73,10 @@ def engagement_table(records: Iterable[RunRecord]) -> list[dict[str, Any]]:
             "high": entry.high, "runs": entry.runs, "predictions": entry.predictions, "state": entry.state,
             "null": entry.null, "statistics": entry.statistics,
         }
-        for entry in engagements(records)
+        for entry in engagements(groups)
     ]  # fmt: skip
-
-
-def engagement_lines(records: Iterable[RunRecord]) -> list[tuple[str, list[Cell]]]:
-    """Return the lines of the report's table: mechanism, share, range, state, runs, null, statistics."""
-    lines: list[tuple[str, list[Cell]]] = []
-    for entry in engagements(records):
-        spread = f"{percent(entry.low)} to {percent(entry.high)}" if entry.runs > 1 else percent(entry.low)
-        lines.append((entry.label, [
-            (entry.name, None), (percent(entry.share), entry.share), (spread, entry.low), (entry.state, entry.share),
-            (str(entry.runs), entry.runs), (_statistics_text(entry.statistics), None), (entry.null, None),
-        ]))  # fmt: skip
-    return lines
 
 
 def percent(share: float) -> str:
     """Format a share: `0.2%`."""
     return f"{100 * share:.1f}%"
-
-
-def _statistics_text(statistics: Mapping[str, float | None]) -> str:
-    texts = (f"{name.replace('_', ' ')} {value:.3g}" for name, value in statistics.items() if value is not None)
-    return ", ".join(texts)

@@ -21,8 +21,8 @@ from typing import Any
 
 from holdfast.core.errors import BadInput
 from holdfast.record import LOWER_IS_BETTER, RunRecord
-from holdfast.report.labels import settings_key
-from holdfast.report.statistics import mean
+from holdfast.stats.labels import settings_key
+from holdfast.stats.statistics import mean
 
 NOT_IN_TRIAL = ("seed", "plan", "plan_args", "select")  # settings that do not define a trial
 

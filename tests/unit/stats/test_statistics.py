@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from holdfast.core.errors import BadInput
-from holdfast.report.statistics import (
+from holdfast.stats.statistics import (
     Cell,
     bootstrap_signed_rank,
     holm,

@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from holdfast.report.expected import expected_gains
 from holdfast.report.explain import explain
-from holdfast.report.significance import against_baseline, decide, paired_over_seeds
-from holdfast.report.statistics import paired_t
+from holdfast.stats.decision import decide, paired_over_seeds
+from holdfast.stats.shrinkage import expected_gains
+from holdfast.stats.statistics import paired_t
+from holdfast.stats.summary import summarise
 from tests.unit.report.fake_records import record
-from tests.unit.report.test_significance import BASE, BETTER, ERM, HMA, MIL, grid, with_examples
+from tests.unit.stats.test_significance import BASE, BETTER, ERM, HMA, MIL, grid, with_examples
 
 
 def test_methods_that_are_clearly_better_are_recommended():
@@ -73,15 +74,15 @@ def test_networks_with_necks_are_compared_with_the_plain_one():
     assert decision is not None
     assert decision.spec["neck"] == "experts"
     assert "significantly better than erm, +10.0 compared with it (measured +10.0" in decision.why
-    against = {entry.label: entry.rival for entry in against_baseline([*better, *ERM, *lucky, *coral], "accuracy")}
+    against = {entry.label: entry.rival for entry in summarise([*better, *ERM, *lucky, *coral], "accuracy").tests}
     assert against == {"coral + memory": "erm", "erm + experts": "erm", "erm + memory": "erm"}
     inside = grid("erm", {"films": [0.60, 0.71, 0.79], "books": [0.51, 0.60, 0.69]}, encoder_args={"experts": 6})
-    (entry,) = against_baseline([*inside, *ERM], "accuracy")
+    (entry,) = summarise([*inside, *ERM], "accuracy").tests
     assert entry.rival != entry.label
     decision = decide([*inside, *ERM], "accuracy")
     assert decision is not None
     assert decision.spec["encoder_args"] == {"experts": 6}
-    alone = {entry.label: entry.rival for entry in against_baseline([*lucky, *coral], "accuracy")}
+    alone = {entry.label: entry.rival for entry in summarise([*lucky, *coral], "accuracy").tests}
     assert alone == {"coral + memory": "erm + memory"}  # plain ERM was not run
 
 
@@ -182,7 +183,7 @@ def test_extremely_small_p_values_belong_to_their_methods(monkeypatch):
     def smallest(a, b):
         return replace(paired_t(a, b), p=0.0) if min(a) > 0.5 else paired_t(a, b)
 
-    monkeypatch.setattr("holdfast.report.significance.paired_t", smallest)
+    monkeypatch.setattr("holdfast.stats.decision.paired_t", smallest)
     decision = decide([*ERM, *HMA, *MIL], "accuracy")
     assert decision is not None
     assert decision.label == "mil"
@@ -239,10 +240,10 @@ def test_rows_of_different_sizes_are_never_tested_against_each_other(monkeypatch
         pairs.append(({r.spec.get("rows") for r in a}, {r.spec.get("rows") for r in b}))
         return paired_over_seeds(a, b, metric)
 
-    monkeypatch.setattr("holdfast.report.significance.paired_over_seeds", spy)
+    monkeypatch.setattr("holdfast.stats.decision.paired_over_seeds", spy)
     decide([*ERM, *HMA, *sampled([*ERM, *MIL], 100), *sampled(MIL, 200)], "accuracy")
     assert pairs == [({None}, {None}), ({100}, {100})]
-    against = against_baseline([*ERM, *sampled(MIL, 100)], "accuracy")
+    against = summarise([*ERM, *sampled(MIL, 100)], "accuracy").tests
     assert against == []
 
 
@@ -279,7 +280,7 @@ class Simulated:
 @pytest.fixture
 def fast_keys(monkeypatch):
     """Serialise each spec once: simulated comparisons share them."""
-    for path in ("holdfast.report.labels.settings_key", "holdfast.record.run_id"):
+    for path in ("holdfast.stats.labels.settings_key", "holdfast.record.run_id"):
         known, function = {}, pkgutil.resolve_name(path)
 
         def cached(spec, *names, known=known, function=function):
@@ -308,15 +309,10 @@ def test_large_effects_over_12_pairs_are_mostly_detected(methods, effect):
 
 
 def test_the_choice_is_explained_in_plain_sentences_with_what_was_not_tried():
-    records = [*ERM, *HMA, *MIL]
-    decision = decide(records, "accuracy")
-    assert decision is not None
-    text = explain(records, "accuracy", decision)
+    text = explain(summarise([*ERM, *HMA, *MIL], "accuracy"))
     assert "expect mil to reach about 65.0% accuracy, 10.0 points better than plain training (erm)" in text
     assert "chosen among 3 candidates that were tested on 2 domains they had never seen" in text
     assert "its weakest was books with 60.0% accuracy" in text
     for fragment in ("--tune full", "other methods (--methods all), such as group-dro", "other than minilm"):
         assert fragment in text.split("Not tried: ")[1]
-    alone = decide(ERM, "accuracy")
-    assert alone is not None
-    assert "It is plain training, chosen among 1 candidates" in explain(ERM, "accuracy", alone)
+    assert "It is plain training, chosen among 1 candidates" in explain(summarise(ERM, "accuracy"))

@@ -3,14 +3,23 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.errors import check_known
 from holdfast.defaults import FEW_DOMAINS
 from holdfast.record import LOWER_IS_BETTER, RunRecord, Scores
-from holdfast.report.labels import BASELINE, configuration, grouped, is_combined, is_plain, is_simple, natural_key
-from holdfast.report.statistics import Cell, mean, quantile, summarise
+from holdfast.stats.labels import (
+    BASELINE,
+    Groups,
+    configuration,
+    grouped,
+    is_combined,
+    is_plain,
+    is_simple,
+    natural_key,
+)
+from holdfast.stats.statistics import Cell, mean, quantile, summarise
 
 SINGLE = "single-source"  # the plan whose columns name source and target
 MOST_COLUMNS = 5  # targets of a table, where there are more than `FEW_DOMAINS`
@@ -25,56 +34,71 @@ class Row:
     cells: dict[str, Cell]  # target -> scores over seeds; targets without a run are absent
     average: Cell | None  # mean over targets per seed, then over the seeds that have all targets
     worst: tuple[str, float] | None  # target and mean; None until all targets have a score
-    source_cells: dict[str, Cell] = field(default_factory=dict)  # validation scores of a single training domain
-    paired: bool = False  # whether columns are pairs of source and target
-    simple: bool = False  # whether it is a simple baseline
-    combined: bool = False  # whether it combines runs of other rows
-    baseline: bool = False  # whether other rows are compared with this one
-    low: Cell | None = None  # 10th percentile over targets, of the worse end, where there are many; as the average
-    sizes: dict[str, int] = field(default_factory=dict)  # target -> tested examples, where they are known
+    source_cells: dict[str, Cell]  # validation scores of a single training domain
+    paired: bool  # whether columns are pairs of source and target
+    simple: bool  # whether it is a simple baseline
+    combined: bool  # whether it combines runs of other rows
+    baseline: bool  # whether other rows are compared with this one
+    low: Cell | None  # 10th percentile over targets, of the worse end, where there are many; as the average
+    sizes: dict[str, int]  # target -> tested examples, where they are known
 
 
-def rows(records: Iterable[RunRecord], metric: str) -> list[Row]:
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Records by label, and the scores of each label."""
+
+    metric: str
+    groups: dict[str, list[RunRecord]]
+    rows: list[Row]
+
+
+def tabulate(records: Iterable[RunRecord], metric: str) -> Table:
     """Return one row per configuration: records whose specs differ only in the seed."""
     groups = grouped(records)
-    records = [r for group in groups.values() for r in group]
-    metrics = {m for r in records for s in r.stages for scores in s["test"].values() for m in scores}
+    metrics = {m for group in groups.values() for r in group for s in r.stages for d in s["test"].values() for m in d}
     if metrics:
         check_known("metric", metric, metrics)
     comparable: dict[tuple[str, ...], list[RunRecord]] = {}
-    for record in records:
-        comparable.setdefault(data_and_plan(record), []).append(record)
+    for group in groups.values():
+        comparable.setdefault(data_and_plan(group[0]), []).extend(group)
     scores = {key: _final_scores(members) for key, members in comparable.items()}
-    by_id = {record.id: record for record in records}
     targets = {key: _column_order(by_record) for key, by_record in scores.items()}
-    tested = {id: _tested(by_id[id], columns) for by_record in scores.values() for id, columns in by_record.items()}
-    worst_of = max if metric in LOWER_IS_BETTER else min
-    table = []
+    references = {name for key in comparable for name in baselines(groups, key)}
+    rows = []
     for name, group in groups.items():
         key = data_and_plan(group[0])
-        by_seed: dict[Any, dict[str, float]] = {}  # seed -> column -> score
-        for record in group:
-            for column, values in scores[key][record.id].items():
-                if (value := values.get(metric)) is not None:
-                    by_seed.setdefault(record.spec.get("seed"), {})[column] = float(value)
-        values = {c: [s[c] for s in by_seed.values() if c in s] for c in targets[key]}
-        cells = {column: summarise(of_seeds) for column, of_seeds in values.items() if of_seeds}
-        averages = [math.fsum(s.values()) / len(s) for s in by_seed.values() if len(s) == len(targets[key])]
-        means = {column: cell.mean for column, cell in cells.items()}
-        average = summarise(averages) if averages else None
-        complete = means and len(means) == len(targets[key])
-        worst = worst_of(means.items(), key=lambda pair: pair[1]) if complete else None
-        is_paired, is_baseline = group[0].spec.get("plan") == SINGLE, name in baselines(groups, key)
-        sources, simple, combined = _source_cells(group, metric), is_simple(group[0]), is_combined(group[0])
-        complete_seeds = [s for s in by_seed.values() if len(s) == len(targets[key]) and has_many(targets[key])]
-        share = 0.9 if metric in LOWER_IS_BETTER else 0.1
-        low = summarise([quantile(list(s.values()), share) for s in complete_seeds]) if complete_seeds else None
-        sizes: dict[str, int] = {}
-        for record in group:
-            sizes |= {c: max(n, sizes.get(c, 0)) for c, n in tested[record.id].items()}
-        row = Row(name, cells, average, worst, sources, is_paired, simple, combined, is_baseline, low, sizes)
-        table.append(row)
-    return table
+        rows.append(_row(name, group, scores[key], targets[key], metric, baseline=name in references))
+    return Table(metric, groups, rows)
+
+
+def _row(
+    name: str, group: Sequence[RunRecord], scores: Mapping[str, Mapping[str, Scores]], targets: Sequence[str],
+    metric: str, *, baseline: bool,
+) -> Row:  # fmt: skip
+    """Summarise the scores of one configuration; `scores` has those of each record per target."""
+    by_seed: dict[Any, dict[str, float]] = {}  # seed -> target -> score
+    sizes: dict[str, int] = {}
+    for record in group:
+        for target, values in scores[record.id].items():
+            if (value := values.get(metric)) is not None:
+                by_seed.setdefault(record.spec.get("seed"), {})[target] = float(value)
+        sizes |= {c: max(n, sizes.get(c, 0)) for c, n in _tested(record, scores[record.id]).items()}
+    values = {target: [s[target] for s in by_seed.values() if target in s] for target in targets}
+    cells = {target: summarise(of_seeds) for target, of_seeds in values.items() if of_seeds}
+    complete = [list(s.values()) for s in by_seed.values() if len(s) == len(targets)]
+    average = summarise([math.fsum(s) / len(s) for s in complete]) if complete else None
+    means = {target: cell.mean for target, cell in cells.items()}
+    lower = metric in LOWER_IS_BETTER
+    worst = None
+    if means and len(means) == len(targets):
+        worst = (max if lower else min)(means.items(), key=lambda pair: pair[1])
+    low = None
+    if complete and has_many(targets):
+        low = summarise([quantile(s, 0.9 if lower else 0.1) for s in complete])
+    return Row(
+        name, cells, average, worst, _source_cells(group, metric), paired=group[0].spec.get("plan") == SINGLE,
+        simple=is_simple(group[0]), combined=is_combined(group[0]), baseline=baseline, low=low, sizes=sizes,
+    )  # fmt: skip
 
 
 def _tested(record: RunRecord, scores: Mapping[str, Scores]) -> dict[str, int]:
@@ -84,7 +108,7 @@ def _tested(record: RunRecord, scores: Mapping[str, Scores]) -> dict[str, int]:
     return {column: int(sizes[name]) for column, name in names.items() if name in sizes}
 
 
-def baselines(groups: Mapping[str, Sequence[RunRecord]], key: tuple[str, ...]) -> dict[str, RunRecord]:
+def baselines(groups: Groups, key: tuple[str, ...]) -> dict[str, RunRecord]:
     """Return the baselines for one data set and plan: plain ERM, or ERM with other networks if it was not run."""
     first = {name: group[0] for name, group in groups.items() if data_and_plan(group[0]) == key}
     candidates = {name: record for name, record in first.items() if record.spec["method"] == BASELINE}
@@ -176,22 +200,22 @@ def best(means: Mapping[str, float], metric: str) -> set[str]:
     return {name for name, mean in finite.items() if math.isclose(mean, top, rel_tol=1e-9, abs_tol=1e-12)}
 
 
-def flat_table(records: Iterable[RunRecord], metric: str) -> list[dict[str, Any]]:
+def flat_table(table: Table) -> list[dict[str, Any]]:
     """Return the table for `--json`: method, target, metric, mean, stderr, n; average and worst come last.
 
     It has all targets, and of many also their 10th percentile.
     """
     entries: list[dict[str, Any]] = []
-    for row in rows(records, metric):
+    for row in table.rows:
         cells = [*row.cells.items(), *row.source_cells.items()]
         if row.average is not None:
             cells.append(("average", row.average))
         if row.low is not None:
-            cells.append((low_name(metric), row.low))
+            cells.append((low_name(table.metric), row.low))
         if row.worst is not None:
             cells.append(("worst", row.cells[row.worst[0]]))
         for target, cell in cells:
-            entry = {"method": row.label, "target": target, "metric": metric}
+            entry = {"method": row.label, "target": target, "metric": table.metric}
             entries.append(entry | {"mean": _finite(cell.mean), "stderr": _finite(cell.stderr), "n": cell.n})
     return entries
 
@@ -210,10 +234,10 @@ def score_matrix(record: RunRecord, metric: str) -> list[list[float]]:
     return [[math.nan if value is None else float(value) for value in line] for line in cells]
 
 
-def costs(records: Iterable[RunRecord]) -> list[dict[str, Any]]:
+def costs(groups: Groups) -> list[dict[str, Any]]:
     """Return the cost per configuration: time and speed as means over runs, the other values as maxima."""
     entries = []
-    for name, group in grouped(records).items():
+    for name, group in groups.items():
         entry: dict[str, Any] = {"method": name}
         for key in COSTS:
             values = [r.cost[key] for r in group if r.cost.get(key) is not None]
