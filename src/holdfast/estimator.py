@@ -42,7 +42,7 @@ from holdfast.models.adapt import Terms, adapt_model, continue_training
 from holdfast.models.calibration import fit_calibration
 from holdfast.models.conformal import Calibrated, calibrate, check_sets, coordinates, predict_sets
 from holdfast.models.left_out import CollectedRuns, train_left_out
-from holdfast.models.memory import add_examples, delete_examples, name_stored_examples
+from holdfast.models.memory import add_examples, delete_examples
 from holdfast.models.outputs import predict_numbers
 from holdfast.models.prototypes import check_prototypes
 from holdfast.models.reference import fit_reference
@@ -187,29 +187,21 @@ class DomainEstimator(BaseEstimator, ABC):
 
     def _saved_model(self, dataset: Dataset, assembly: Assembly, stage: Stage, *, calibrate: bool) -> SavedModel:
         """Return the trained network with its calibration, its held-out rows and the sample for `adapt`."""
-        calibration, held_out = None, stage.test or stage.valid
-        if calibrate and assembly.method is not None:
-            calibration = fit_calibration(
-                assembly.method.deployed, assembly.examples, stage.train, stage.valid, task=assembly.task,
-                seed=self.seed,
-            )  # fmt: skip
+        held_out, train = stage.test or stage.valid, stage.train if calibrate else ()
+        calibration = fit_calibration(assembly, train, stage.valid, seed=self.seed)
         if calibrate and self.record_.spec["task"] == "classify":
             self.notes_ += correct_class_mix(self.record_, assembly, stage, calibration, seed=self.seed)
         sample = None
         if self.keep_sample:
             sample = draw_sample(dataset, stage.train, held_out, limit=self.keep_sample, seed=self.seed)
         named = self.__dict__.get("feature_names_in_", dataset.columns)
-        columns, reference = None if named is None else tuple(map(str, named)), None
-        if calibrate and assembly.method is not None:
-            reference = fit_reference(
-                assembly.method.deployed, assembly.examples, dataset, stage.train, held_out, task=assembly.task,
-                calibration=calibration, schema=assembly.encoder.schema, columns=columns, seed=self.seed,
-            )  # fmt: skip
-        model = assembly.deploy()
-        name_stored_examples(model.recall, dataset)
-        return SavedModel(
-            model, assembly.encoder, dataset.classes, self.record_, calibration, HeldOut.of(dataset, held_out), sample,
-            columns, reference=reference, forms=dataset.forms,
+        columns = None if named is None else tuple(map(str, named))
+        reference = fit_reference(
+            assembly, dataset, train, held_out, calibration=calibration, columns=columns, seed=self.seed
+        )
+        return SavedModel.of(
+            assembly, dataset, self.record_, HeldOut.of(dataset, held_out), calibration=calibration, sample=sample,
+            columns=columns, reference=reference,
         )  # fmt: skip
 
     def adapt(

@@ -18,7 +18,7 @@ from holdfast.auditing.clean import original_rows
 from holdfast.core.errors import BadInput
 from holdfast.data.load import load_data
 from holdfast.data.write import check_not_input, check_suffix, write_tables
-from holdfast.models.calibration import observations, percentiles
+from holdfast.models.calibration import percentiles
 from holdfast.models.left_out import Projection
 from holdfast.models.saved import load_model
 from holdfast.run.workspace import choose_device
@@ -77,8 +77,7 @@ def rows_to_label(
     score = percentiles(uncertain, np.sort(uncertain)) / 100
     if predicted.foreign is not None:
         score = (score + predicted.foreign / 100) / 2
-    count = int(saved.model.head.outputs)  # pyright: ignore[reportArgumentType]
-    features = observations(saved.observed_values(raw, device=target), count).features
+    features = saved.observe(raw, device=target).features
     projection = Projection.fit(features)
     chosen = choose_rows(score, features if projection is None else projection(features), most)
     column = (columns or {}).get("label", "label")

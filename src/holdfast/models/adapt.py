@@ -23,7 +23,6 @@ from holdfast.data.sample import draw_sample
 from holdfast.data.splits import TEST, TRAIN, DomainRows, HeldOut, Part, merge_marked, split_parts
 from holdfast.models.calibration import fit_calibration
 from holdfast.models.config import check_model
-from holdfast.models.memory import name_stored_examples
 from holdfast.models.reference import fit_reference
 from holdfast.models.saved import Member, SavedModel, load_model
 from holdfast.models.versions import (
@@ -258,31 +257,28 @@ def _adapted_model(
     past: PastStages, spec: Spec,
 ) -> SavedModel:  # fmt: skip
     """Return the new model with everything its folder stores; `past.count` rows precede the new ones."""
-    calibration, held_out, sample = None, saved.held_out or HeldOut({}, {}), saved.sample
-    if past.data and assembly.method is not None:
-        calibration = fit_calibration(
-            assembly.method.deployed, assembly.examples, (*past.data, *stage.train), (*stage.test, *stage.valid),
-            task=assembly.task, seed=spec.seed,
-        )  # fmt: skip
-    reference = None
-    if past.data and assembly.method is not None:
-        reference = fit_reference(
-            assembly.method.deployed, assembly.examples, dataset, (*past.data, *stage.train),
-            (*stage.test, *stage.valid), task=assembly.task, calibration=calibration, schema=assembly.encoder.schema,
-            columns=saved.columns, seed=spec.seed,
-        )  # fmt: skip
+    held_out, sample = saved.held_out or HeldOut({}, {}), saved.sample
+    train = (*past.data, *stage.train) if past.data else ()
+    scored = (*stage.test, *stage.valid)
+    calibration = fit_calibration(assembly, train, scored, seed=spec.seed)
+    reference = fit_reference(
+        assembly, dataset, train, scored, calibration=calibration, columns=saved.columns, seed=spec.seed
+    )
     train_rows, valid_rows = (
         [Part(part.domain, part.rows - past.count) for part in split] for split in (stage.train, stage.valid)
     )
     if sample is not None:
         sample = sample.merge(draw_sample(new, train_rows, valid_rows, limit=sample.limit, seed=spec.seed))
     record = replace(record, stages=[*saved.record.stages, *record.stages])
-    model = assembly.deploy()
-    name_stored_examples(model.recall, dataset)
-    return SavedModel(
-        model, assembly.encoder, saved.classes, record, calibration,
-        held_out.merge(HeldOut.of(new, valid_rows)), sample, saved.columns, reference=reference, forms=saved.forms,
+    return SavedModel.of(
+        assembly, dataset, record, held_out.merge(HeldOut.of(new, valid_rows)), calibration=calibration,
+        reference=reference, sample=sample, **_kept(saved),
     )  # fmt: skip
+
+
+def _kept(saved: SavedModel) -> dict[str, Any]:
+    """Return what a model keeps if it is trained on other data."""
+    return {"classes": saved.classes, "columns": saved.columns, "forms": saved.forms}
 
 
 def ledger_of(folder: Path) -> Ledger:
@@ -341,10 +337,7 @@ def continue_training(saved: SavedModel, dataset: Dataset, *, device: torch.devi
         record, assembly = train(spec, episode, workspace, trained=saved.model, past=past)
     record = replace(record, stages=[*saved.record.stages, *record.stages])
     held_out = (saved.held_out or HeldOut({}, {})).merge(HeldOut.of(dataset, episode.stages[0].valid))
-    model = assembly.deploy()
-    return SavedModel(
-        model, assembly.encoder, saved.classes, record, None, held_out, saved.sample, saved.columns, forms=saved.forms
-    )
+    return SavedModel.of(assembly, dataset, record, held_out, sample=saved.sample, **_kept(saved))
 
 
 def _spec(before: Spec, dataset: Dataset, device: torch.device) -> Spec:

@@ -13,8 +13,7 @@ import numpy as np
 
 from holdfast import catalog
 from holdfast.catalog.entry import EXAMPLE_TASKS
-from holdfast.core.checkpoint import load_tensors, save_tensors
-from holdfast.core.errors import Damaged
+from holdfast.core.checkpoint import save_tensors
 from holdfast.models.calibration import probabilities
 from holdfast.models.combined import (
     ByDomain,
@@ -26,8 +25,9 @@ from holdfast.models.combined import (
     test_fields,
     weights_of,
 )
-from holdfast.models.soup import Network, State, average, best_first, choose_members, stored_weights
-from holdfast.protocols.plan import Episode, rows_of
+from holdfast.models.soup import Network, State, average, best_first, choose_members
+from holdfast.models.stored_runs import episode_of, read_run, stored_tensors
+from holdfast.protocols.plan import rows_of
 from holdfast.record import RunRecord, Scores
 from holdfast.report.labels import CONSTANT, ENSEMBLE, SOUP, STACK, STACK_ENSEMBLE, configuration, grouped, is_simple
 from holdfast.report.selection import train_validation
@@ -110,30 +110,20 @@ def _complete_groups(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
 
 def _read(record: RunRecord, workspace: Workspace) -> _Outputs | None:
     """Read the outputs of a run; None if they were not stored."""
-    assert workspace.out is not None
-    try:
-        tensors, _ = load_tensors(outputs_path(workspace.out, record.id))
-    except Damaged:
+    stored, dataset = read_run(record, workspace), workspace.dataset
+    if stored is None:
         return None
-    episode = _episode(Spec(**record.spec), record.episode, workspace)
-    splits, dataset = {"valid": episode.stages[-1].valid, "test": episode.stages[-1].test}, workspace.dataset
     targets = dataset.y if dataset.targets is None else dataset.targets
-    y = {split: {part.domain: targets[part.rows] for part in each} for split, each in splits.items()}
-    outputs = {split: {domain: tensors[f"{split}/{domain}"].numpy() for domain in each} for split, each in y.items()}
+    y = {split: {domain: targets[own] for domain, own in rows.items()} for split, rows in stored.rows.items()}
     task = _task(record)
-    bound = task.bound(None if dataset.targets is None else targets[rows_of(episode.stages[0].train)])
+    bound = task.bound(None if dataset.targets is None else targets[rows_of(stored.episode.stages[0].train)])
     scale = bound.scale if isinstance(bound, Regress) else None
-    predictions = predictions_of(task, outputs, y["valid"], scale)
+    predictions = predictions_of(task, stored.outputs, y["valid"], scale)
     return _Outputs(record, predictions, y["valid"], y["test"], ((record, 1.0),))
 
 
 def _task(record: RunRecord) -> Task:
     return catalog.build("tasks", record.spec["task"], options=record.spec.get("task_args") or {})
-
-
-def _episode(spec: Spec, name: str, workspace: Workspace) -> Episode:
-    """Return the episode of a spec with this name."""
-    return next(episode for episode in workspace.episodes(spec) if episode.name == name)
 
 
 def _best_networks(runs: Sequence[_Outputs]) -> dict[Place, _Outputs]:
@@ -168,7 +158,7 @@ def _soups(runs: Sequence[_Outputs], workspace: Workspace, task: Task) -> list[_
     soups = []
     for episode in dict.fromkeys(episode for _, episode in networks):
         members = [run for run in networks.values() if run.record.episode == episode]
-        states = [stored_weights(run.record, workspace.out) for run in members]
+        states = [stored_tensors(weights_path(workspace.out, run.record.id)) for run in members]
         if len(members) < 2 or any(state is None for state in states):
             return []
         soups.append(_soup(members, [state for state in states if state is not None], workspace, task))
@@ -177,9 +167,8 @@ def _soups(runs: Sequence[_Outputs], workspace: Workspace, task: Task) -> list[_
 
 def _soup(members: Sequence[_Outputs], states: Sequence[State], workspace: Workspace, task: Task) -> _Outputs:
     """Return the greedy soup of the seeds of one network on one target."""
-    specs = [Spec(**run.record.spec) for run in members]
-    episodes = [_episode(spec, run.record.episode, workspace) for spec, run in zip(specs, members, strict=True)]
-    network = Network(specs[0], episodes[0], workspace)
+    episodes = [episode_of(run.record, workspace) for run in members]
+    network = Network(Spec(**members[0].record.spec), episodes[0], workspace)
     held_out = [rows_of(episode.stages[-1].valid) for episode in episodes]
     order = best_first([run.record for run in members])
     chosen = choose_members(states, held_out, order, workspace.dataset.y, network.outputs)

@@ -23,7 +23,6 @@ import torch
 
 from holdfast.core.errors import BadInput, check_known
 from holdfast.data.raw import Raw
-from holdfast.models.calibration import observations
 from holdfast.models.left_out import LeftOut
 from holdfast.record import RunRecord
 from holdfast.tasks.regress import interval
@@ -300,8 +299,7 @@ def coordinates(saved: SavedModel, raw: Raw, *, device: torch.device | str = "cp
     assert projection is not None
     if not len(raw):
         return np.zeros((0, projection.axes.shape[1]))
-    observed = observations(saved.observed_values(raw, device=device), int(saved.model.head.outputs))  # pyright: ignore[reportArgumentType]
-    return projection(observed.features)
+    return projection(saved.observe(raw, device=device).features)
 
 
 def predict_sets(

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from holdfast.core.checkpoint import load_tensors
-from holdfast.core.errors import Damaged
 from holdfast.core.stopping import Deadline
 from holdfast.data.splits import HeldOut
 from holdfast.models.calibration import fit_calibration
 from holdfast.models.reference import fit_reference
 from holdfast.models.saved import Member, SavedModel
-from holdfast.models.soup import Network, State, stored_weights
-from holdfast.protocols.plan import Episode
+from holdfast.models.soup import Network
+from holdfast.models.stored_runs import episode_of, stored_tensors
 from holdfast.record import RunRecord
-from holdfast.run.train import state_path
+from holdfast.run.train import state_path, weights_path
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 
@@ -47,35 +45,17 @@ def ensemble_of_runs(
 def model_of_run(record: RunRecord, workspace: Workspace) -> SavedModel | None:
     """Return the network of a finished run with its calibration; None if its state was not stored."""
     assert workspace.out is not None
-    state = stored_weights(record, workspace.out) or _stored_state(record, workspace)
+    paths = (path(workspace.out, record.id) for path in (weights_path, state_path))
+    state = next((state for path in paths if (state := stored_tensors(path)) is not None), None)
     if state is None:
         return None
-    spec, dataset = Spec(**record.spec), workspace.dataset
-    episode = _episode(spec, record, workspace)
-    network = Network(spec, episode, workspace)
+    spec, dataset, episode = Spec(**record.spec), workspace.dataset, episode_of(record, workspace)
+    network, stage = Network(spec, episode, workspace), episode.stages[-1]
     network.load(state)
-    assembly, stage = network.assembly, episode.stages[-1]
-    calibration = fit_calibration(
-        network.model, assembly.examples, stage.train, stage.valid, task=assembly.task, seed=spec.seed
-    )
-    held_out = stage.test or stage.valid
+    calibration = fit_calibration(network.assembly, stage.train, stage.valid, seed=spec.seed)
     reference = fit_reference(
-        network.model, assembly.examples, dataset, stage.train, stage.valid, task=assembly.task,
-        calibration=calibration, schema=assembly.encoder.schema, columns=dataset.columns, seed=spec.seed,
+        network.assembly, dataset, stage.train, stage.valid, calibration=calibration, columns=dataset.columns,
+        seed=spec.seed,
     )  # fmt: skip
-    return SavedModel(
-        assembly.deploy(), assembly.encoder, dataset.classes, record, calibration, HeldOut.of(dataset, held_out), None,
-        dataset.columns, reference=reference, forms=dataset.forms,
-    )  # fmt: skip
-
-
-def _episode(spec: Spec, record: RunRecord, workspace: Workspace) -> Episode:
-    return next(each for each in workspace.episodes(spec) if each.name == record.episode)
-
-
-def _stored_state(record: RunRecord, workspace: Workspace) -> State | None:
-    assert workspace.out is not None
-    try:
-        return load_tensors(state_path(workspace.out, record.id))[0]
-    except Damaged:
-        return None
+    held_out = HeldOut.of(dataset, stage.test or stage.valid)
+    return SavedModel.of(network.assembly, dataset, record, held_out, calibration=calibration, reference=reference)

@@ -3,7 +3,6 @@
 The file recall.safetensors holds their features, classes and content hashes, never the examples themselves.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.load import load_data
 from holdfast.data.raw import Raw
 from holdfast.data.readers.memory import Source
-from holdfast.models.saved import RECALL, SavedModel, load_model
+from holdfast.models.saved import RECALL, SavedModel, example_ids, load_model
 from holdfast.models.shared import member_folders
 from holdfast.nn.memory.recall import T3A, Recall, save_recall
 from holdfast.run.workspace import choose_device
@@ -95,15 +94,3 @@ def delete_examples(saved: SavedModel, raw: Raw) -> int:
     """Delete the stored examples with the content of these; return their number."""
     ids = example_ids(raw)
     return max(recall.delete(ids) for _, recall in memories(saved))
-
-
-def example_ids(raw: Raw, rows: Sequence[int] | None = None) -> list[str]:
-    """Return a hash of the content of each row."""
-    chosen = range(len(raw)) if rows is None else rows
-    return [hashlib.sha256(str(raw.digest(np.asarray([row]))).encode()).hexdigest()[:20] for row in chosen]
-
-
-def name_stored_examples(recall: Recall | None, dataset: Dataset) -> None:
-    """Set the ids of stored training rows, so that they can be deleted later."""
-    if recall is not None and recall.rows:
-        recall.ids, recall.rows = example_ids(dataset.raw, recall.rows), []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,16 @@ from holdfast.data.readers.forms import from_json as forms_from_json
 from holdfast.data.readers.forms import to_json as forms_to_json
 from holdfast.data.sample import Sample, load_sample, save_sample
 from holdfast.data.splits import HeldOut
-from holdfast.models.calibration import Calibration, check_finite, observations, observer, probabilities, temperature_of
+from holdfast.models.calibration import (
+    Calibration,
+    Observations,
+    check_finite,
+    observations,
+    observer,
+    output_count,
+    probabilities,
+    temperature_of,
+)
 from holdfast.models.card import card
 from holdfast.models.config import (
     AGAIN,
@@ -55,6 +65,7 @@ from holdfast.nn.experts.graft import describe_experts
 from holdfast.nn.memory.recall import load_recall, save_recall
 from holdfast.nn.model import Model
 from holdfast.record import RunRecord, read
+from holdfast.run.assemble import Assembly
 from holdfast.tasks.base import ColumnTask, InferenceTask, Structured, Task
 
 SETS_OF_CLASSES = ("classify", "ordinal", "multilabel")  # tasks with one output per class
@@ -108,6 +119,15 @@ class SavedModel:
     left_out: LeftOut | None = None  # outputs of runs that left out one domain each
     reference: Reference | None = None  # statistics of held-out examples, for `watch`
     forms: Mapping[str, Form] = field(default_factory=dict)  # how the training data writes numbers and dates
+
+    @staticmethod
+    def of(assembly: Assembly, dataset: Dataset, record: RunRecord, held_out: HeldOut, **stored: Any) -> SavedModel:
+        """Return the trained network of a run on a data set with what its folder stores."""
+        model = assembly.deploy()
+        if model.recall is not None and model.recall.rows:  # stored examples can be deleted by their content
+            model.recall.ids, model.recall.rows = example_ids(dataset.raw, model.recall.rows), []
+        about = {"classes": dataset.classes, "columns": dataset.columns, "forms": dataset.forms, **stored}
+        return SavedModel(model, assembly.encoder, record=record, held_out=held_out, **about)
 
     def read_columns(self, columns: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Return the roles to read new data with: those of the user and the model's columns."""
@@ -221,13 +241,14 @@ class SavedModel:
 
     def _outputs(self, values: Tensor | None) -> Outputs:
         """Interpret the values of `_observe` for all examples; None if there are none."""
-        count = int(self.model.head.outputs)  # pyright: ignore[reportArgumentType]
         if values is None:
-            return Outputs(np.zeros((0, count)), np.zeros(0) if self.calibration is not None else None, None)
+            return Outputs(
+                np.zeros((0, output_count(self.model))), np.zeros(0) if self.calibration is not None else None, None
+            )
         if self.calibration is None:
             check_finite(values.numpy())
             return Outputs(values.numpy(), None, None)
-        observed = observations(values, count)
+        observed = observations(values, self.model)
         check_finite(np.concatenate([observed.outputs, observed.features], axis=1))
         foreign = self.calibration.foreign.percentiles(observed.features)
         return Outputs(observed.outputs, foreign, self.calibration.undecided(observed.entropy), observed.features)
@@ -244,11 +265,11 @@ class SavedModel:
         assert values is not None
         return values[:, : model.width], values[:, model.width :]
 
-    def observed_values(self, raw: Raw, *, device: torch.device | str = "cpu") -> Tensor:
-        """Return outputs, encoder features and read entropies of this network, which `observations` separates."""
+    def observe(self, raw: Raw, *, device: torch.device | str = "cpu") -> Observations:
+        """Return outputs, encoder features and read entropies of this network."""
         values = self._map(raw, observer(self.model), device)
         assert values is not None
-        return values
+        return observations(values, self.model)
 
     def predict_columns(self, raw: Raw, *, device: torch.device | str = "cpu") -> dict[str, list[Any]]:
         """Return predictions of tasks other than classification by column, such as tokens and tags."""
@@ -361,10 +382,16 @@ def _outputs_together(group: Sequence[SavedModel], raw: Raw, device: torch.devic
     if values is None:
         return [saved._outputs(None) for saved in group]
     with_features = [saved.calibration is not None for saved in group]
-    counts = [int(saved.model.head.outputs) for saved in group]  # pyright: ignore[reportArgumentType]
+    counts = [output_count(saved.model) for saved in group]
     rest = values.shape[1] - sum(counts)
     widths = [count + (each and rest // sum(with_features)) for count, each in zip(counts, with_features, strict=True)]
     return [saved._outputs(each) for saved, each in zip(group, values.split(widths, dim=1), strict=True)]
+
+
+def example_ids(raw: Raw, rows: Sequence[int] | None = None) -> list[str]:
+    """Return a hash of the content of each row."""
+    chosen = range(len(raw)) if rows is None else rows
+    return [hashlib.sha256(str(raw.digest(np.asarray([row]))).encode()).hexdigest()[:20] for row in chosen]
 
 
 class Member(NamedTuple):

@@ -19,8 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core.checkpoint import load_tensors
-from holdfast.core.errors import Damaged
 from holdfast.data.dataset import Dataset
 from holdfast.models.calibration import fit_calibration, nll
 from holdfast.models.reference import fit_reference
@@ -29,7 +27,6 @@ from holdfast.protocols.plan import Episode, rows_of
 from holdfast.record import RunRecord
 from holdfast.report.selection import train_validation
 from holdfast.run.assemble import assemble
-from holdfast.run.train import weights_path
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 
@@ -103,14 +100,6 @@ def best_first(records: Sequence[RunRecord]) -> list[int]:
     return sorted(range(len(records)), key=lambda i: -np.inf if (score := scores[i]) is None else score, reverse=True)
 
 
-def stored_weights(record: RunRecord, out: Path) -> State | None:
-    """Return the weights of a run; None if they were not stored."""
-    try:
-        return load_tensors(weights_path(out, record.id))[0]
-    except Damaged:
-        return None
-
-
 def fit_soup(models: Sequence[SavedModel], dataset: Dataset, *, device: torch.device, cache: Path | None) -> SavedModel:
     """Return the soup of models that were trained on all domains with different seeds, best validation score first.
 
@@ -129,18 +118,15 @@ def fit_soup(models: Sequence[SavedModel], dataset: Dataset, *, device: torch.de
     state, model = average([states[i] for i in chosen]), copy.deepcopy(first.model)
     model.load_state_dict(state)
     network.load(state)
-    calibration = fit_calibration(
-        network.model, network.assembly.examples, stage.train, stage.valid,
-        task=network.assembly.task, seed=specs[chosen[0]].seed,
-    )  # fmt: skip
+    seed = specs[chosen[0]].seed
+    calibration = fit_calibration(network.assembly, stage.train, stage.valid, seed=seed)
     known = [models[i].calibration for i in chosen]
     if calibration is not None:
         temperatures = [each.temperature for each in known if each is not None]
         calibration = replace(calibration, temperature=float(np.mean(temperatures or [calibration.temperature])))
     reference = fit_reference(
-        network.model, network.assembly.examples, dataset, stage.train, stage.test or stage.valid,
-        task=network.assembly.task, calibration=calibration, schema=first.encoder.schema, columns=first.columns,
-        seed=specs[chosen[0]].seed,
+        network.assembly, dataset, stage.train, stage.test or stage.valid, calibration=calibration,
+        columns=first.columns, seed=seed,
     )  # fmt: skip
     about = {"seeds": [spec.seed for spec in specs], "averaged": [specs[i].seed for i in chosen]}
     record = replace(first.record, analysis={**first.record.analysis, "soup": about})

@@ -16,7 +16,6 @@ from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.input_statistics import InputStatistics, input_statistics
 from holdfast.data.raw import Raw
-from holdfast.models.calibration import observations
 from holdfast.models.outputs import predict_labels, predict_numbers
 from holdfast.models.predict import target_numbers
 from holdfast.models.reference import Reference, reference_outputs
@@ -67,8 +66,7 @@ def check_watchable(saved: SavedModel) -> Reference:
 
 def observe(saved: SavedModel, raw: Raw, reference: Reference, *, device: torch.device | str = "cpu") -> Observed:
     """Predict examples and compute their statistics."""
-    values = saved.observed_values(raw, device=device)
-    seen = observations(values, int(saved.model.head.outputs))  # pyright: ignore[reportArgumentType]
+    seen = saved.observe(raw, device=device)
     outputs = reference_outputs(seen.outputs, saved.predicts, saved.calibration, saved.model.scale)
     answers = outputs
     if saved.members and saved.predicts == "numbers":
@@ -111,11 +109,7 @@ def build_reference(saved: SavedModel, dataset: Dataset, *, device: torch.device
         raise BadInput(f"{dataset.name} has {len(dataset)} examples: a reference needs at least 40")
     order = np.random.default_rng(seed).permutation(len(dataset))
     seen, rows = order[: len(order) // 2], order[len(order) // 2 :][:ROWS]
-    count = int(saved.model.head.outputs)  # pyright: ignore[reportArgumentType]
-    first, own = (
-        observations(saved.observed_values(dataset.subset(each).raw, device=device), count)
-        for each in (seen[:AXIS_ROWS], rows)
-    )
+    first, own = (saved.observe(dataset.subset(each).raw, device=device) for each in (seen[:AXIS_ROWS], rows))
     projection = Projection.fit(first.features, seed=seed)
     inputs = statistics_of(saved, dataset.subset(rows).raw)
     vocabulary = vocabulary_of(statistics_of(saved, dataset.subset(seen).raw))
