@@ -44,10 +44,9 @@ from holdfast.models.conformal import Calibrated, calibrate, check_sets, coordin
 from holdfast.models.left_out import CollectedRuns, train_left_out
 from holdfast.models.memory import add_examples, delete_examples
 from holdfast.models.outputs import predict_numbers
-from holdfast.models.prototypes import check_prototypes
 from holdfast.models.reference import fit_reference
 from holdfast.models.saved import SavedModel, load_model
-from holdfast.models.unlabelled import check_adaptation, correct_class_mix
+from holdfast.models.unlabelled import check_adaptation, check_prototypes, correct_class_mix
 from holdfast.protocols.plan import Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
 from holdfast.record import RunRecord

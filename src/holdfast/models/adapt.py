@@ -17,7 +17,6 @@ from holdfast.core.files import locked
 from holdfast.core.stopping import Deadline, TimeUp, format_seconds, parse_duration, until
 from holdfast.data.align import one_domain, with_classes, with_labels, without_held_out
 from holdfast.data.dataset import Dataset, join
-from holdfast.data.load import load_data
 from holdfast.data.readers.memory import Source
 from holdfast.data.sample import draw_sample
 from holdfast.data.splits import TEST, TRAIN, DomainRows, HeldOut, Part, merge_marked, split_parts
@@ -83,10 +82,10 @@ class Adaptation:
     model: SavedModel
     domain: str
     metric: str
-    before: dict[str, float | None]
-    after: dict[str, float | None]
-    forgetting: dict[str, float]  # per earlier domain; negative if it improved
-    examples: dict[str, int]  # number of held-out examples per domain
+    before: dict[str, float | None] = field(default_factory=dict)
+    after: dict[str, float | None] = field(default_factory=dict)
+    forgetting: dict[str, float] = field(default_factory=dict)  # per earlier domain; negative if it improved
+    examples: dict[str, int] = field(default_factory=dict)  # number of held-out examples per domain
     refused: str = ""  # why the model is not accepted; empty if it is
     notes: tuple[str, ...] = ()
     version: int | None = None  # number of the saved version in its folder
@@ -108,9 +107,7 @@ def adapt(
     task = catalog.build("tasks", saved.task, options={})
     need = tuple(role for role in task.needs if role != "domain")
     new, *past = (
-        saved.align(
-            load_data(source, columns=saved.read_columns(columns), need=need, form=task.data_form, skip_bad=skip_bad)
-        )
+        saved.read(source, columns=columns, need=need, form=task.data_form, skip_bad=skip_bad)
         for source in (data, *earlier)
     )
     with locked(folder):

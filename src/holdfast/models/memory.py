@@ -3,7 +3,7 @@
 The file recall.safetensors holds their features, classes and content hashes, never the examples themselves.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +13,6 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.core.files import locked
 from holdfast.data.align import with_classes
-from holdfast.data.dataset import Dataset
-from holdfast.data.load import load_data
 from holdfast.data.raw import Raw
 from holdfast.data.readers.memory import Source
 from holdfast.models.saved import RECALL, SavedModel, example_ids, load_model
@@ -48,9 +46,9 @@ def change_memory(
         is_t3a = all(isinstance(recall, T3A) for _, recall in recalls)
         added = deleted = 0
         if delete is not None:
-            deleted = delete_examples(saved, _load(delete, saved, (), columns).raw)
+            deleted = delete_examples(saved, saved.read(delete, columns=columns, need=()).raw)
         if add is not None:
-            dataset = _load(add, saved, () if is_t3a else ("label",), columns)
+            dataset = saved.read(add, columns=columns, need=() if is_t3a else ("label",))
             labelled = len(dataset) > 0 and (dataset.y >= 0).all()
             y = with_classes(dataset, saved.classes).y if labelled or not is_t3a else None
             added = add_examples(saved, dataset.raw, y, device=device)
@@ -59,10 +57,6 @@ def change_memory(
             if member.model.recall is not None:
                 save_recall(path / RECALL, member.model.recall)
         return MemoryChange(added, deleted, max(len(recall) for _, recall in recalls))
-
-
-def _load(data: Source, saved: SavedModel, need: Sequence[str], columns: Mapping[str, str] | None) -> Dataset:
-    return saved.align(load_data(data, columns=saved.read_columns(columns), need=need))
 
 
 def memories(saved: SavedModel) -> list[tuple[SavedModel, Recall]]:

@@ -23,10 +23,12 @@ from holdfast.core.limits import ConstructionLimit
 from holdfast.data.align import align_features, model_columns
 from holdfast.data.batches import Examples, prepare
 from holdfast.data.dataset import Dataset
+from holdfast.data.load import load_data
 from holdfast.data.raw import Raw, Subset
 from holdfast.data.readers.forms import Form
 from holdfast.data.readers.forms import from_json as forms_from_json
 from holdfast.data.readers.forms import to_json as forms_to_json
+from holdfast.data.readers.memory import Source
 from holdfast.data.sample import Sample, load_sample, save_sample
 from holdfast.data.splits import HeldOut
 from holdfast.models.calibration import (
@@ -132,6 +134,10 @@ class SavedModel:
     def read_columns(self, columns: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Return the roles to read new data with: those of the user and the model's columns."""
         return model_columns(columns, self.encoder.schema, self.columns, self.forms, size=self.encoder.size)
+
+    def read(self, data: Source, *, columns: Mapping[str, Any] | None = None, **options: Any) -> Dataset:
+        """Read new data with the model's columns; `options` are those of `load_data`."""
+        return self.align(load_data(data, columns=self.read_columns(columns), **options))
 
     def align(self, dataset: Dataset) -> Dataset:
         """Return new data with the model's columns, in their order."""
