@@ -3,11 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
-from scipy.special import kolmogorov
-from scipy.stats import chi2_contingency
 
 from holdfast.analysis.domain_distance import a_distance
 from holdfast.auditing.examples import Examples
@@ -16,6 +13,7 @@ from holdfast.core.inputs import Sentence
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import Dataset
 from holdfast.report.statistics import holm
+from holdfast.report.two_sample import chi_square, ks_test, total_variation
 
 MIN_ROWS = 10  # per domain; with fewer even the largest distance could occur by chance
 MAX_ROWS = 1000  # per domain
@@ -143,15 +141,6 @@ def target_shifts(dataset: Dataset, counts: np.ndarray) -> list[LabelShift]:
     ]  # fmt: skip
 
 
-def ks_test(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
-    """Return the Kolmogorov-Smirnov distance of two samples (n,), (m,), and the asymptotic p value of equality."""
-    one, other = np.sort(one), np.sort(other)
-    values = np.concatenate([one, other])
-    shares = [np.searchsorted(side, values, side="right") / len(side) for side in (one, other)]
-    distance = float(np.abs(shares[0] - shares[1]).max())
-    return distance, float(kolmogorov(np.sqrt(len(one) * len(other) / len(values)) * distance))
-
-
 def set_difference(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     """Return the largest difference of a label's share between rows (n, c), (m, c), and Bonferroni's p value."""
     counts = np.stack([one.sum(axis=0), other.sum(axis=0)])
@@ -165,18 +154,10 @@ def label_shifts(domains: tuple[str, ...], counts: np.ndarray) -> list[LabelShif
     """Return the label shift of every two domains with labels."""
     filled = [i for i in range(len(domains)) if counts.shape[1] and counts[i].sum()]
     pairs = list(combinations(filled, 2))
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     ps = holm([chi_square(counts[[a, b]]) for a, b in pairs])
     shifts = []
     for (a, b), p in zip(pairs, ps, strict=True):
         assert p is not None
-        variation, rows = float(np.abs(shares[a] - shares[b]).sum() / 2), int(counts[[a, b]].sum(axis=1).min())
+        variation, rows = total_variation(counts[[a, b]]), int(counts[[a, b]].sum(axis=1).min())
         shifts.append(LabelShift(domains[a], domains[b], variation, float(p), rows))
     return shifts
-
-
-def chi_square(two: np.ndarray) -> float:
-    """Return the p value of a chi-square test of counts (2, c)."""
-    used = two[:, two.sum(axis=0) > 0]
-    result: Any = chi2_contingency(used) if used.shape[1] > 1 else None
-    return 1.0 if result is None else float(result.pvalue)

@@ -17,13 +17,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.special import kolmogorov
 from scipy.stats import pearson3
 
 from holdfast.core.seeds import derive
 from holdfast.models.reference import Reference
 from holdfast.monitor.drift import BANDWIDTHS, MIN_ROWS, Finding, compare_counts, corrected, median_distance
 from holdfast.monitor.observe import Observed
+from holdfast.report.two_sample import ks_test_of_counts
 
 WINDOW = 3  # latest batches that are tested together
 EARLIER = 8  # batches before them that extend the reference, unless they drifted
@@ -209,11 +209,10 @@ def _binned(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 def _compare_bins(name: str, own: np.ndarray, known: np.ndarray) -> Finding | None:
     """Compare binned values by the test of Kolmogorov and Smirnov at the edges of the bins."""
-    n, m = own.sum(), known.sum()
-    if min(n, m) < MIN_ROWS:
+    if min(own.sum(), known.sum()) < MIN_ROWS:
         return None
-    distance = float(np.abs(np.cumsum(own) / n - np.cumsum(known) / m).max())
-    return Finding(name, distance, None, None, float(kolmogorov(np.sqrt(n * m / (n + m)) * distance)))
+    distance, p = ks_test_of_counts(own, known)
+    return Finding(name, distance, None, None, p)
 
 
 def past_batches(history: Sequence[Mapping[str, Any]], domain: str | None) -> list[Past]:

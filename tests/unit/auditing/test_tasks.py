@@ -8,8 +8,9 @@ import pytest
 
 from holdfast.auditing.audit import audit
 from holdfast.auditing.probe import LabelProbe, NumberProbe, target_groups
-from holdfast.auditing.shift import ks_test, set_difference
+from holdfast.auditing.shift import set_difference
 from holdfast.core.errors import BadInput
+from holdfast.report.two_sample import ks_test
 from holdfast.run.workspace import training_data
 
 DOMAINS = ("a", "b", "c")
