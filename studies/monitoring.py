@@ -28,7 +28,8 @@ from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import Vectors
 from holdfast.data.readers.memory import read_frame
 from holdfast.estimator import DomainClassifier
-from holdfast.models.conformal import METHODS, calibrate, coordinates, predict_sets
+from holdfast.models.conformal import METHODS
+from holdfast.models.outputs import calibrate, coordinates, predict_sets
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.monitor.check import Checker
 from holdfast.monitor.observe import Observed, class_indices, observe

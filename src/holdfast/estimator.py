@@ -40,10 +40,10 @@ from holdfast.data.sample import check_sample, draw_sample
 from holdfast.data.splits import HeldOut
 from holdfast.models.adapt import Terms, adapt_model, continue_training
 from holdfast.models.calibration import fit_calibration
-from holdfast.models.conformal import Calibrated, calibrate, check_sets, coordinates, predict_sets
+from holdfast.models.conformal import Calibrated
 from holdfast.models.left_out import CollectedRuns, train_left_out
 from holdfast.models.memory import add_examples, delete_examples
-from holdfast.models.outputs import predict_numbers
+from holdfast.models.outputs import calibrate, check_sets, coordinates, predict_examples, predict_sets
 from holdfast.models.reference import fit_reference
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.models.unlabelled import check_adaptation, check_prototypes, correct_class_mix
@@ -419,7 +419,7 @@ class DomainRegressor(RegressorMixin, DomainEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the predicted number per example.  # (n,)"""
-        return predict_numbers(self._model(), self._raw(X), device=choose_device(self.device)).values
+        return predict_examples(self._model(), self._raw(X), device=choose_device(self.device)).values[:, 0]
 
     def predict_interval(
         self, X: Any, coverage: float | None = None, *, method: str = "split", domains: Sequence[Any] | None = None
@@ -434,7 +434,7 @@ class DomainRegressor(RegressorMixin, DomainEstimator):
         if coverage is not None:
             sets = self._calibrated_sets(raw, coverage, method)
         device = choose_device(self.device)
-        predictions = predict_numbers(self._model(), raw, device=device, sets=sets, domains=_names(domains))
-        if predictions.low is None or predictions.high is None:
+        predicted = predict_examples(self._model(), raw, device=device, sets=sets, domains=_names(domains))
+        if predicted.ends is None:
             raise BadInput("this model has no intervals, because it had too few validation examples: fit it on more")
-        return predictions.low, predictions.high
+        return predicted.ends[:, 0], predicted.ends[:, 1]

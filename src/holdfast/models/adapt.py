@@ -1,6 +1,6 @@
 """Adapt a trained model to one more domain; it is accepted only if the earlier domains lose little."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -110,14 +110,11 @@ def adapt(
         saved.read(source, columns=columns, need=need, form=task.data_form, skip_bad=skip_bad)
         for source in (data, *earlier)
     )
-    with locked(folder):
-        ledger = ledger_of(folder)
-        parent, inputs = ledger.current, request_inputs("adapt", new, past, terms, domain)
-        if version := repeated_version(ledger, inputs):
-            return _repeated_result(saved, terms, version)
+
+    def trained(parent: int) -> Adaptation:
         try:
             with until(deadline):
-                result = adapt_model(
+                return adapt_model(
                     saved, new, terms, domain=domain, earlier=past, parent=parent, folder=folder, watch=watch
                 )
         except TimeUp:
@@ -125,25 +122,40 @@ def adapt(
                 f"the training did not end within {format_seconds(deadline.seconds)}: the same command with a larger "
                 "--budget continues, or use fewer --steps"
             ) from None
-        if result.refused and not terms.force:
-            return result
-        about = version_of(result.model.record, forced=bool(result.refused))
-        about = replace(about, request=request_digest(ledger, parent, inputs))
-        version = add_version(folder, ledger, about, lambda draft: result.model.save(draft, name=folder.name))
-        return replace(result, version=version.number)
+
+    def repeated() -> Adaptation:
+        spec, stage = Spec(**saved.record.spec), saved.record.stages[-1]
+        unmeasured = sorted(set(saved.domains) - {*stage["train"], *stage["test"]})
+        return _result(saved, spec, terms.max_forgetting, unmeasured, ())
+
+    inputs = [*request_inputs("adapt", new, past, terms), domain]
+    return add_adapted(folder, inputs, trained, repeated, force=terms.force)
 
 
-def request_inputs(command: str, new: Dataset, earlier: Sequence[Dataset], terms: Terms, *more: Any) -> list[Any]:
+def request_inputs(command: str, new: Dataset, earlier: Sequence[Dataset], terms: Terms) -> list[Any]:
     """Return everything that the result of an adaptation depends on, except for the version it starts from."""
-    return [command, new.name, new.fingerprint, [each.fingerprint for each in earlier], asdict(terms), *more]
+    return [command, new.name, new.fingerprint, [each.fingerprint for each in earlier], asdict(terms)]
 
 
-def _repeated_result(saved: SavedModel, terms: Terms, version: Version) -> Adaptation:
-    """Return the result of an adaptation that was saved already."""
-    spec, stage = Spec(**saved.record.spec), saved.record.stages[-1]
-    unmeasured = sorted(set(saved.domains) - {*stage["train"], *stage["test"]})
-    result = _result(saved, spec, terms.max_forgetting, unmeasured, (repeated_note(version),))
-    return replace(result, version=version.number)
+def add_adapted(
+    folder: Path, inputs: Sequence[Any], adapted: Callable[[int], Adaptation], repeated: Callable[[], Adaptation], *,
+    force: bool, **about: Any,
+) -> Adaptation:  # fmt: skip
+    """Add the model that `adapted` returns for the present version, if it is accepted, as the next version.
+
+    If a command with these inputs created the present version, the result is `repeated`; `about` describes the version.
+    """
+    with locked(folder):
+        ledger = ledger_of(folder)
+        if version := repeated_version(ledger, inputs):
+            return replace(repeated(), version=version.number, notes=(repeated_note(version),))
+        result = adapted(ledger.current)
+        if result.refused and not force:
+            return result
+        described = version_of(result.model.record, forced=bool(result.refused))
+        described = replace(described, request=request_digest(ledger, ledger.current, inputs), **about)
+        version = add_version(folder, ledger, described, lambda draft: result.model.save(draft, name=folder.name))
+        return replace(result, version=version.number)
 
 
 def adapt_model(

@@ -9,11 +9,10 @@ import numpy as np
 import torch
 
 from holdfast.core.errors import BadInput
-from holdfast.core.files import locked
 from holdfast.data.dataset import Dataset
 from holdfast.data.readers.memory import Source
 from holdfast.data.splits import TEST, TRAIN, Part, split_parts
-from holdfast.models.adapt import Adaptation, Terms, ledger_of, past_data, request_inputs, version_of
+from holdfast.models.adapt import Adaptation, Terms, add_adapted, past_data, request_inputs
 from holdfast.models.calibration import temperature_of
 from holdfast.models.label_shift import estimate_shift
 from holdfast.models.memory import add_examples
@@ -28,7 +27,6 @@ from holdfast.models.unlabelled import (
     prototypes_note,
     trial_report,
 )
-from holdfast.models.versions import add_version, repeated_note, repeated_version, request_digest
 from holdfast.nn.memory.recall import T3A
 from holdfast.protocols.plan import rows_of
 from holdfast.protocols.recall import control_rows
@@ -53,23 +51,14 @@ def adapt_unlabelled(
     inputs = {role: name for role, name in (columns or {}).items() if role not in ("label", "split")}
     new = saved.read(unlabelled, columns=inputs, need=(), skip_bad=skip_bad)
     past = [saved.read(each, columns=columns, skip_bad=skip_bad) for each in earlier]
-    with locked(folder):
-        ledger, inputs = ledger_of(folder), request_inputs("unlabelled", new, past, terms)
-        if repeated := repeated_version(ledger, inputs):
-            notes = (repeated_note(repeated),)
-            return Adaptation(saved, new.name, saved.record.spec["metric"], notes=notes, version=repeated.number)
-        follows = isinstance(saved.model.recall, T3A) and not saved.members
-        result = (follow_prototypes if follows else correct_model)(saved, new, terms, earlier=past)
-        if result.refused and not terms.force:
-            return result
-        about = replace(
-            version_of(result.model.record, forced=bool(result.refused)),
-            method=PROTOTYPES if follows else LABEL_SHIFT,
-            learned=(new.name,),
-            request=request_digest(ledger, ledger.current, inputs),
-        )
-        version = add_version(folder, ledger, about, lambda draft: result.model.save(draft, name=folder.name))
-        return replace(result, version=version.number)
+    follows = isinstance(saved.model.recall, T3A) and not saved.members
+    change, method = (follow_prototypes, PROTOTYPES) if follows else (correct_model, LABEL_SHIFT)
+    return add_adapted(
+        folder, request_inputs("unlabelled", new, past, terms),
+        lambda _: change(saved, new, terms, earlier=past),
+        lambda: Adaptation(saved, new.name, saved.record.spec["metric"]),
+        force=terms.force, method=method, learned=(new.name,),
+    )  # fmt: skip
 
 
 def correct_model(saved: SavedModel, new: Dataset, terms: Terms, *, earlier: Sequence[Dataset]) -> Adaptation:

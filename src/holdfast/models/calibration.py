@@ -20,10 +20,10 @@ from holdfast.core.seeds import derive
 from holdfast.core.tape import Tape, tape
 from holdfast.data.splits import Part
 from holdfast.models.arrays import from_tree, to_tree
-from holdfast.nn.model import Model
+from holdfast.nn.model import Model, OutputScale
 from holdfast.run.assemble import Assembly
 from holdfast.tasks.multilabel import MultiLabel
-from holdfast.tasks.regress import Regress
+from holdfast.tasks.regress import Regress, in_units
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 MAX_WIDTH = 2048  # wider features are scaled per feature, since their covariance would be too large
@@ -166,6 +166,20 @@ class Calibration:
 def temperature_of(calibration: Calibration | None) -> float:
     """Return the temperature of a calibration; 1 without one."""
     return 1.0 if calibration is None else calibration.temperature
+
+
+def network_predictions(
+    outputs: np.ndarray, predicts: str, calibration: Calibration | None, scale: OutputScale | None, *,
+    calibrated: bool = True,
+) -> np.ndarray:  # fmt: skip
+    """Return probabilities (n, c), or numbers in units of the target and the ends of their intervals (n, 1 or 3)."""
+    if predicts == "numbers":
+        margin = None if calibration is None else calibration.margin
+        values = torch.from_numpy(outputs.astype(np.float64))
+        return in_units(values, margin, scale or OutputScale(0.0, 1.0)).numpy()
+    if predicts == "labels":
+        return 1 / (1 + np.exp(-outputs.astype(np.float64)))
+    return probabilities(outputs, temperature_of(calibration) if calibrated else 1.0)
 
 
 def observer(model: Model, encode: Callable[[Inputs], Tensor] | None = None) -> Callable[[Inputs], Tensor]:

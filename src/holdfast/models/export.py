@@ -22,7 +22,7 @@ from holdfast.core.inputs import Inputs, Joint, Tokens
 from holdfast.core.table import TableRows, category_columns, numeric_columns
 from holdfast.data.raw import Pixels, Raw, Table, Texts, Vectors
 from holdfast.models.calibration import temperature_of
-from holdfast.models.outputs import label_thresholds, predict_labels, predict_numbers
+from holdfast.models.outputs import label_thresholds, predict_examples
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.nn.backbones.bag import BagBackbone
 from holdfast.nn.backbones.base import Backbone
@@ -141,11 +141,8 @@ def output_name(saved: SavedModel) -> str:
 
 def _expected(saved: SavedModel, raw: Raw) -> np.ndarray:
     """Return the predictions of the model that the program must reproduce."""
-    if saved.predicts == "numbers":
-        numbers = predict_numbers(saved, raw)
-        columns = (numbers.values, numbers.low, numbers.high)
-        return np.stack([column for column in columns if column is not None], axis=1)
-    return predict_labels(saved, raw).probabilities if saved.predicts == "labels" else saved.probabilities(raw)
+    predicted = predict_examples(saved, raw)
+    return predicted.values if predicted.ends is None else np.hstack([predicted.values, predicted.ends])
 
 
 def _output(saved: SavedModel) -> dict[str, Any]:

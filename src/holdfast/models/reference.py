@@ -19,8 +19,9 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.input_statistics import MISSING, UNKNOWN, InputStatistics, input_statistics, vocabulary_of
 from holdfast.data.splits import Part
 from holdfast.models.arrays import from_tree, to_tree
-from holdfast.models.calibration import Calibration, observe_rows, probabilities
+from holdfast.models.calibration import Calibration, network_predictions, observe_rows
 from holdfast.models.left_out import Projection
+from holdfast.nn.model import OutputScale
 from holdfast.protocols.plan import rows_of
 from holdfast.run.assemble import Assembly
 
@@ -164,13 +165,8 @@ def _targets(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
 
 
 def reference_outputs(
-    outputs: np.ndarray, predicts: str, calibration: Calibration | None, scale: tuple[float, float] | None
+    outputs: np.ndarray, predicts: str, calibration: Calibration | None, scale: OutputScale | None
 ) -> np.ndarray:
     """Return probabilities (n, c), or numbers in the units of the target (n, 1), from the outputs of a network."""
-    if predicts == "numbers":
-        mean, spread = scale or (0.0, 1.0)
-        return (mean + spread * outputs[:, :1].astype(np.float64)).astype(np.float32)
-    if predicts == "labels":
-        return (1 / (1 + np.exp(-outputs.astype(np.float64)))).astype(np.float32)
-    temperature = 1.0 if calibration is None else calibration.temperature
-    return probabilities(outputs, temperature).astype(np.float32)
+    values = network_predictions(outputs, predicts, calibration, scale)
+    return (values[:, :1] if predicts == "numbers" else values).astype(np.float32)

@@ -35,11 +35,10 @@ from holdfast.models.calibration import (
     Calibration,
     Observations,
     check_finite,
+    network_predictions,
     observations,
     observer,
     output_count,
-    probabilities,
-    temperature_of,
 )
 from holdfast.models.card import card
 from holdfast.models.config import (
@@ -72,23 +71,42 @@ from holdfast.tasks.base import ColumnTask, InferenceTask, Structured, Task
 
 SETS_OF_CLASSES = ("classify", "ordinal", "multilabel")  # tasks with one output per class
 WINDOW = 4096  # rows prepared and predicted at a time; the results do not depend on it
+OTHER_KIND = {
+    "classes": "has no class probabilities: use a classifier",
+    "numbers": "does not predict numbers: use a model of the task regress",
+    "labels": "does not predict sets of labels: use the task multilabel",
+}
 CALIBRATION, HELD_OUT, SAMPLE = "gauge.safetensors", "heldout.json", "sample.safetensors"
 RECALL = "recall.safetensors"  # stored examples that predictions read; it changes without a new version
 MODEL_FILES = (*OWN, CALIBRATION, SAMPLE, RECALL, LEFT_OUT, REFERENCE, MEMBERS)  # config.json is the first
+READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {  # files that not every model has, by the field they hold
+    "calibration": (CALIBRATION, Calibration.load),
+    "held_out": (HELD_OUT, lambda path: HeldOut.from_json(read_json(path))),
+    "sample": (SAMPLE, load_sample),
+    "left_out": (LEFT_OUT, LeftOut.load),
+    "reference": (REFERENCE, Reference.load),
+}
 INCOMPLETE = (LOCK_NAME, "checkpoints", *MODEL_FILES)  # what an incomplete model folder may contain
 
 
-class ClassPredictions(NamedTuple):
-    """Probabilities (n, c), and if known the percentiles `foreign` and `undecided` (n,) and encoder features (n, w).
+class Predicted(NamedTuple):
+    """Predictions (n, k) of a model and of its first network, whose outputs are `outputs`.
 
-    `first` are the probabilities of the first network, if others are averaged with it.
+    They are probabilities of classes or labels, or numbers in the units of the target (n, 1) with the `ends` (n, 2) of
+    their intervals. If known, there are the percentiles (n,) and the encoder features (n, w).
     """
 
-    probabilities: np.ndarray
+    values: np.ndarray
+    first: np.ndarray
+    outputs: np.ndarray
     foreign: np.ndarray | None
     undecided: np.ndarray | None
-    features: np.ndarray | None = None
-    first: np.ndarray | None = None
+    features: np.ndarray | None
+    ends: np.ndarray | None = None
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        return self.values
 
 
 class Outputs(NamedTuple):
@@ -201,17 +219,23 @@ class SavedModel:
         """Return the probability of each class, (n, c)."""
         return self.predict(raw, device=device, calibrated=calibrated).probabilities
 
-    def predict(self, raw: Raw, *, device: torch.device | str = "cpu", calibrated: bool = True) -> ClassPredictions:
-        """Return probabilities and the percentiles of the distance to the training data."""
-        if self.predicts != "classes":
-            raise BadInput(f"a model of the task {self.task} has no class probabilities: use a classifier")
+    def predict(
+        self, raw: Raw, *, device: torch.device | str = "cpu", calibrated: bool = True, kind: str = "classes"
+    ) -> Predicted:
+        """Return the predictions of the average of all networks, which must be of this kind."""
+        if self.predicts != kind:
+            raise BadInput(f"a model of the task {self.task} {OTHER_KIND[kind]}")
         outputs = self.member_outputs(raw, device=device)
         alone = [
-            probabilities(each.values, temperature_of(saved.calibration) if calibrated else 1.0)
+            network_predictions(each.values, kind, saved.calibration, saved.model.scale, calibrated=calibrated)
             for (_, saved), each in zip(self.all_members, outputs, strict=True)
         ]
-        mixed = sum(weight * each for (weight, _), each in zip(self.all_members, alone, strict=True))
-        return ClassPredictions(np.asarray(mixed), *outputs[0][1:], first=alone[0] if self.members else None)
+        known = min(values.shape[1] for values in alone)  # 1 if the numbers of a member have no interval
+        pairs = zip(self.all_members, alone, strict=True)
+        mixed, ends = np.asarray(sum(weight * values[:, :known] for (weight, _), values in pairs)), None
+        if kind == "numbers":
+            mixed, ends = mixed[:, :1], mixed[:, 1:] if known > 1 else None
+        return Predicted(mixed, alone[0][:, : mixed.shape[1]], *outputs[0], ends=ends)
 
     def member_outputs(self, raw: Raw, *, device: torch.device | str = "cpu") -> list[Outputs]:
         """Return the outputs of every network, in the order of `all_members`; a shared encoder is evaluated once."""
@@ -361,22 +385,17 @@ class SavedModel:
             config["format"], encoder["shared"] = SHARED_FORMAT, shared.json()
         save_tensors(folder / WEIGHTS, weights)
         write_text(folder / "record.json", self.record.text())
-        write_text(folder / "README.md", self._card(name))
-        if self.calibration is not None:
-            self.calibration.save(folder / CALIBRATION)
-        if self.left_out is not None:
-            self.left_out.save(folder / LEFT_OUT)
-        if self.reference is not None:
-            self.reference.save(folder / REFERENCE)
+        members = [(weight, member_names(saved)) for weight, saved in self.all_members] if self.members else []
+        text = card(name, self.classes, self.record, members=members, left_out=self.left_out)
+        write_text(folder / "README.md", text)
+        for part, file in ((self.calibration, CALIBRATION), (self.left_out, LEFT_OUT), (self.reference, REFERENCE)):
+            if part is not None:
+                part.save(folder / file)
         if self.held_out is not None:
             write_text(folder / HELD_OUT, json.dumps(self.held_out.to_json(), indent=1) + "\n")
         if self.sample is not None:
             save_sample(folder / SAMPLE, self.sample, size=self.encoder.size)
         write_text(folder / "config.json", json.dumps(config, indent=1) + "\n")
-
-    def _card(self, name: str) -> str:
-        names = [(weight, member_names(saved)) for weight, saved in self.all_members] if self.members else []
-        return card(name, self.classes, self.record, members=names, left_out=self.left_out)
 
 
 def _outputs_together(group: Sequence[SavedModel], raw: Raw, device: torch.device | str) -> list[Outputs]:
@@ -467,17 +486,12 @@ def _load(folder: Path, earlier: Sequence[Model] = ()) -> SavedModel:
         shared.tie(model, earlier)
         model.recall = load_recall(folder / RECALL, width=model.width) if "recall" in config else None
         model.scale = checked_scale(config["scale"]) if spec.get("task") == "regress" else None
-        calibration = Calibration.load(folder / CALIBRATION) if (folder / CALIBRATION).exists() else None
-        held = HeldOut.from_json(read_json(folder / HELD_OUT)) if (folder / HELD_OUT).exists() else None
-        sample = load_sample(folder / SAMPLE) if (folder / SAMPLE).exists() else None
+        stored = {name: load(folder / file) for name, (file, load) in READERS.items() if (folder / file).exists()}
         columns = tuple(config["columns"]) if "columns" in config else None
         forms = forms_from_json(config.get("forms", {}))
-        left_out = LeftOut.load(folder / LEFT_OUT) if (folder / LEFT_OUT).exists() else None
-        reference = Reference.load(folder / REFERENCE) if (folder / REFERENCE).exists() else None
     except Exception as error:  # an untrusted folder can make any step fail
         if isinstance(error, BadInput) and not isinstance(error, Damaged):
             raise
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadInput(f"{folder} is not a valid model folder ({first}): {AGAIN}") from error
-    about = {"left_out": left_out, "reference": reference, "forms": forms}
-    return SavedModel(model.eval(), encoder, classes, record, calibration, held, sample, columns, **about)
+    return SavedModel(model.eval(), encoder, classes, record, columns=columns, forms=forms, **stored)

@@ -5,7 +5,7 @@ Shapes: n examples, k outputs, c classes, d axes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -16,11 +16,12 @@ from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.input_statistics import InputStatistics, input_statistics
 from holdfast.data.raw import Raw
-from holdfast.models.outputs import predict_labels, predict_numbers
+from holdfast.models.outputs import predict_examples
 from holdfast.models.predict import target_numbers
 from holdfast.models.reference import Reference, reference_outputs
 from holdfast.models.saved import SavedModel
 
+FOREIGN_ROWS = "foreign rows"
 FIT_AGAIN = "fit the model again, or pass examples of its training domains with --reference FILE"
 
 
@@ -55,6 +56,22 @@ class Observed:
         return Observed(**joined)
 
 
+Values = Callable[[Observed | Reference], np.ndarray | None]
+
+
+def values_of(predicts: str) -> dict[str, Values]:
+    """Return the numbers (n,) per example that tests compare, by name: both of a batch and of a reference."""
+    own: dict[str, Values] = {"predictions": lambda each: each.outputs.sum(axis=1)}
+    if predicts == "classes":
+        own = {"confidence": lambda each: each.outputs.max(axis=1)}
+    return {
+        **own,
+        FOREIGN_ROWS: lambda each: each.foreign,
+        "length": lambda each: each.lengths,
+        "new vocabulary": lambda each: each.unknown,
+    }
+
+
 def check_watchable(saved: SavedModel) -> Reference:
     """Return the reference of a model; raise if the model cannot be monitored."""
     if not saved.predicts:
@@ -68,12 +85,7 @@ def observe(saved: SavedModel, raw: Raw, reference: Reference, *, device: torch.
     """Predict examples and compute their statistics."""
     seen = saved.observe(raw, device=device)
     outputs = reference_outputs(seen.outputs, saved.predicts, saved.calibration, saved.model.scale)
-    answers = outputs
-    if saved.members and saved.predicts == "numbers":
-        answers = predict_numbers(saved, raw, device=device).values[:, None].astype(np.float32)
-    elif saved.members:
-        predict = predict_labels if saved.predicts == "labels" else SavedModel.predict
-        answers = predict(saved, raw, device=device).probabilities.astype(np.float32)
+    answers = predict_examples(saved, raw, device=device).values.astype(np.float32) if saved.members else outputs
     inputs = statistics_of(saved, raw)
     foreign = None if saved.calibration is None else saved.calibration.foreign.percentiles(seen.features)
     return observed_of(outputs, answers, seen.features, foreign, inputs, reference)

@@ -108,7 +108,7 @@ def watch(
     known = check_watchable(saved)
     if saved.predicts == "classes" and saved.left_out is None:
         notes.append(NO_INTERVAL)
-    checker = Checker(known, saved.predicts, saved.classes, saved.left_out, level, seed)
+    checker = model_checker(saved, level=level, seed=seed)
     version = file_digest(current_folder(folder) / WEIGHTS)[:16]
     place = folder if state is None else Path(state)
     history = [*read_history(place, version)]

@@ -10,8 +10,8 @@ import torch
 
 from holdfast.core.errors import BadInput
 from holdfast.core.table import row_schema
-from holdfast.models.conformal import calibrate, coverage_table
 from holdfast.models.outputs import answers as answers_of
+from holdfast.models.outputs import calibrate, coverage_table
 from holdfast.models.saved import RECALL, SavedModel, load_model
 from holdfast.models.shared import member_folders
 from holdfast.models.versions import current_folder

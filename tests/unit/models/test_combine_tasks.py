@@ -15,9 +15,9 @@ from holdfast.models.adapt import Terms, adapt, ledger_of
 from holdfast.models.combine import combine
 from holdfast.models.export import export
 from holdfast.models.mixture import mixture_weights, number_weights, shrunk_weights
-from holdfast.models.outputs import Watched, answers, predict_labels, predict_numbers
+from holdfast.models.outputs import answers, label_thresholds, predict_examples
 from holdfast.models.predict import predict
-from holdfast.models.saved import load_model
+from holdfast.models.saved import Predicted, load_model
 from holdfast.models.versions import use_version
 from holdfast.monitor.observe import observe
 from holdfast.record import RunRecord
@@ -111,17 +111,13 @@ def test_a_saved_average_is_the_mean_of_its_members(done, folder):
     saved, raw = load_model(folder), done.dataset.raw
     each = [replace(member, members=()) for _, member in saved.all_members]
     assert [round(weight, 6) for weight, _ in saved.all_members] == [0.5, 0.5]
+    mixed, alone = predict_examples(saved, raw), [predict_examples(member, raw) for member in each]
+    assert mixed.values == pytest.approx(np.mean([a.values for a in alone], axis=0))
     if saved.predicts == "numbers":
-        mixed, alone = predict_numbers(saved, raw), [predict_numbers(member, raw) for member in each]
-        for name in ("values", "low", "high"):
-            assert getattr(mixed, name) == pytest.approx(np.mean([getattr(a, name) for a in alone], axis=0))
+        assert mixed.ends == pytest.approx(np.mean([a.ends for a in alone], axis=0))
     elif saved.predicts == "labels":
-        mixed, alone = predict_labels(saved, raw), [predict_labels(member, raw) for member in each]
-        assert mixed.probabilities == pytest.approx(np.mean([a.probabilities for a in alone], axis=0))
         limits = np.mean([member.calibration.thresholds for member in each], axis=0)
-        assert np.array_equal(mixed.predicted, mixed.probabilities >= limits)
-    else:
-        assert saved.probabilities(raw) == pytest.approx(np.mean([m.probabilities(raw) for m in each], axis=0))
+        assert label_thresholds(saved) == pytest.approx(limits)
 
 
 @pytest.mark.parametrize("form", ["torch", pytest.param("onnx", marks=pytest.mark.slow)])
@@ -212,18 +208,13 @@ def test_weights_are_uniform_unless_the_source_domains_agree_on_others():
 def test_a_monitor_sees_the_answers_of_the_average(done, folder):
     saved, raw = load_model(folder), done.dataset.raw
     assert saved.reference is not None
-    served: list[Watched] = []
-    answers(saved, raw, observe=lambda _, watched: served.append(watched))
+    served: list[Predicted] = []
+    answers(saved, raw, observe=lambda _, predicted: served.append(predicted))
     observed = observe(saved, raw, saved.reference)
     first = replace(saved, members=())
-    if saved.predicts == "numbers":
-        mixed, alone = (predict_numbers(each, raw).values[:, None] for each in (saved, first))
-    elif saved.predicts == "labels":
-        mixed, alone = (predict_labels(each, raw).probabilities for each in (saved, first))
-    else:
-        mixed, alone = (each.probabilities(raw) for each in (saved, first))
+    mixed, alone = (predict_examples(each, raw).values for each in (saved, first))
     assert not np.allclose(mixed, alone)
-    for seen in (*served, observed):
-        assert seen.answers == pytest.approx(mixed, rel=1e-4, abs=1e-5)
-        assert seen.outputs == pytest.approx(alone, rel=1e-4, abs=1e-5)
+    for whole, own in ((served[0].values, served[0].first), (observed.answers, observed.outputs)):
+        assert whole == pytest.approx(mixed, rel=1e-4, abs=1e-5)
+        assert own == pytest.approx(alone, rel=1e-4, abs=1e-5)
     assert served[0].foreign == pytest.approx(observed.foreign)
