@@ -1,6 +1,6 @@
 """Shift between domains: distances of inputs, label shift and shared vocabulary."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -128,17 +128,33 @@ def target_shifts(dataset: Dataset, counts: np.ndarray) -> list[LabelShift]:
     """Return the label shift of every two domains, for the targets of any task; `counts` are those of the labels."""
     if dataset.targets is None:
         return label_shifts(dataset.domains, counts)
-    by_domain = [dataset.targets[(dataset.domain == index) & (dataset.y >= 0)] for index in range(len(dataset.domains))]
-    pairs = [(a, b) for a, b in combinations(range(len(by_domain)), 2) if len(by_domain[a]) and len(by_domain[b])]
+    samples = [dataset.targets[(dataset.domain == index) & (dataset.y >= 0)] for index in range(len(dataset.domains))]
     compare = set_difference if dataset.targets.ndim == 2 else ks_test
-    results = [compare(by_domain[a], by_domain[b]) for a, b in pairs]
+    return _pair_shifts(dataset.domains, samples, list(map(len, samples)), compare)
+
+
+def label_shifts(domains: tuple[str, ...], counts: np.ndarray) -> list[LabelShift]:
+    """Return the label shift of every two domains with labels, from counts (k, c)."""
+
+    def compare(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+        two = np.stack([one, other])
+        return total_variation(two), chi_square(two)
+
+    return _pair_shifts(domains, counts, counts.sum(axis=1).tolist(), compare)
+
+
+def _pair_shifts(
+    domains: tuple[str, ...], samples: Sequence[np.ndarray] | np.ndarray, sizes: Sequence[int],
+    compare: Callable[[np.ndarray, np.ndarray], tuple[float, float]],
+) -> list[LabelShift]:  # fmt: skip
+    """Compare every two domains with labels; the p values are corrected for all pairs."""
+    pairs = [(a, b) for a, b in combinations(range(len(domains)), 2) if sizes[a] and sizes[b]]
+    results = [compare(samples[a], samples[b]) for a, b in pairs]
     ps = holm([p for _, p in results])
     return [
-        LabelShift(
-            dataset.domains[a], dataset.domains[b], distance, float(p or 0.0), min(len(by_domain[a]), len(by_domain[b]))
-        )
+        LabelShift(domains[a], domains[b], distance, float(p or 0.0), min(sizes[a], sizes[b]))
         for (a, b), (distance, _), p in zip(pairs, results, ps, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def set_difference(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
@@ -148,16 +164,3 @@ def set_difference(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     distance = float(np.abs(np.subtract(*(counts / sizes))).max(initial=0.0))
     ps = [chi_square(np.stack([counts[:, c], sizes[:, 0] - counts[:, c]], axis=1)) for c in range(counts.shape[1])]
     return distance, min(1.0, len(ps) * min(ps, default=1.0))
-
-
-def label_shifts(domains: tuple[str, ...], counts: np.ndarray) -> list[LabelShift]:
-    """Return the label shift of every two domains with labels."""
-    filled = [i for i in range(len(domains)) if counts.shape[1] and counts[i].sum()]
-    pairs = list(combinations(filled, 2))
-    ps = holm([chi_square(counts[[a, b]]) for a, b in pairs])
-    shifts = []
-    for (a, b), p in zip(pairs, ps, strict=True):
-        assert p is not None
-        variation, rows = total_variation(counts[[a, b]]), int(counts[[a, b]].sum(axis=1).min())
-        shifts.append(LabelShift(domains[a], domains[b], variation, float(p), rows))
-    return shifts

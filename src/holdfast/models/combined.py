@@ -22,10 +22,9 @@ from scipy.special import expit, logit
 from torch import Tensor
 
 from holdfast.models.mixture import (
+    best_weights,
     calibrated,
     mix,
-    mixture_weights,
-    number_weights,
     shrunk_weights,
     validation_temperature,
 )
@@ -80,9 +79,7 @@ def _joined(values: ByDomain) -> np.ndarray:
 def weights_of(task: Task, members: Sequence[Predictions], y: ByDomain, *, shrink: bool) -> np.ndarray:
     """Return the weights (m,) of the members that are best on the validation rows; `shrink` draws them together."""
     numbers, each = task.predicts == "numbers", [member.valid for member in members]
-    if shrink:
-        return shrunk_weights(each, y, numbers=numbers)
-    return (number_weights if numbers else mixture_weights)(each, y)
+    return (shrunk_weights if shrink else best_weights)(each, y, numbers=numbers)
 
 
 def averaged(members: Sequence[Predictions], weights: np.ndarray, *, with_valid: bool) -> Predictions:

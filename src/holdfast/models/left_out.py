@@ -184,19 +184,15 @@ class CollectedRuns:
         """Sample rows, balanced over domains, and project their features."""
         names, rng = self.workspace.dataset.domains, np.random.default_rng(derive(seed, "left-out"))
         pairs = [(target, run) for run in self.runs for target in run.targets]
-        columns: dict[str, list[np.ndarray]] = {"rows": [], "domain": [], "target": [], "outputs": []}
+        pieces = []
         for target, run in pairs:
             sources = {name: rows for name, rows in run.valid.items() if name != target}
-            shares = {name: -(-ROWS // (len(pairs) * len(sources))) for name in sources}
-            groups = [(target, *run.targets[target], -(-ROWS // len(pairs)))]
-            groups += [(name, *pair, shares[name]) for name, pair in sources.items()]
-            for name, rows, outputs, share in groups:
+            for name, (rows, outputs) in {target: run.targets[target], **sources}.items():
+                share = -(-ROWS // (len(pairs) * (1 if name == target else len(sources))))
                 at = np.sort(rng.permutation(len(rows))[:share])
-                columns["rows"].append(rows[at])
-                columns["outputs"].append(outputs[at])
-                for key, domain in (("domain", name), ("target", target)):
-                    columns[key].append(np.full(len(at), names.index(domain)))
-        rows, domain, target, outputs = (np.concatenate(columns[key]) for key in columns)
+                codes = (np.full(len(at), names.index(each)) for each in (name, target))
+                pieces.append((rows[at], *codes, outputs[at]))
+        rows, domain, target, outputs = map(np.concatenate, zip(*pieces, strict=True))
         dataset = self.workspace.dataset
         y = dataset.y[rows].astype(np.int64) if dataset.targets is None else dataset.targets[rows].astype(np.float64)
         known = np.isfinite(y) if y.dtype.kind == "f" else y >= 0

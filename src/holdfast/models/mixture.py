@@ -33,16 +33,15 @@ def validation_temperature(valid: Outputs, y: Outputs) -> float:
     return fit_temperature(np.concatenate([valid[d] for d in names]), np.concatenate([y[d] for d in names]))
 
 
-def mixture_weights(members: Sequence[Outputs], y: Outputs, *, prior: float = PRIOR) -> np.ndarray:
-    """Return weights (m,), at least 0 with sum 1, that maximise the likelihood of the labels.
+def best_weights(members: Sequence[Outputs], y: Outputs, *, numbers: bool, prior: float = PRIOR) -> np.ndarray:
+    """Return weights (m,), at least 0 with sum 1, that are best on validation rows; every domain counts equally.
 
-    `members` are probabilities of validation rows per domain, and `y` the classes (n,), or 0 or 1 per label
-    (n, c); every domain has the same influence. Expectation maximisation finds the optimum; a weak uniform prior
-    decides between members that agree.
+    `members` are predictions per domain. For probabilities, `y` are the classes (n,), or 0 or 1 per label (n, c), and
+    expectation maximisation finds the largest likelihood; for `numbers`, the squared error of the first column is the
+    lowest. A weak uniform prior decides between members that agree.
     """
-    return _likeliest(
-        [_of_truth([member[domain] for member in members], labels) for domain, labels in y.items()], prior
-    )
+    values, fit = KINDS[numbers]
+    return fit([values([member[domain] for member in members], truth) for domain, truth in y.items()], prior)
 
 
 def _likeliest(rows: Sequence[np.ndarray], prior: float) -> np.ndarray:
@@ -66,14 +65,6 @@ def _of_truth(members: Sequence[np.ndarray], y: np.ndarray) -> np.ndarray:
     return np.stack([each[known, y[known]] for each in members], axis=1)
 
 
-def number_weights(members: Sequence[Outputs], y: Outputs, *, prior: float = PRIOR) -> np.ndarray:
-    """Return weights (m,), at least 0 with sum 1, with the lowest squared error of the first column.
-
-    Every domain has the same influence, and a weak uniform prior decides between members that agree.
-    """
-    return _closest([_errors([member[domain] for member in members], truth) for domain, truth in y.items()], prior)
-
-
 def _closest(rows: Sequence[np.ndarray], prior: float) -> np.ndarray:
     """Return the weights (m,) for the errors (n, m) in every domain."""
     from scipy.optimize import nnls
@@ -91,6 +82,9 @@ def _errors(members: Sequence[np.ndarray], truth: np.ndarray) -> np.ndarray:
     return np.stack([each[:, 0] - truth for each in members], axis=1)
 
 
+KINDS = {False: (_of_truth, _likeliest), True: (_errors, _closest)}  # of predictions, by whether they are numbers
+
+
 def _without_small(weights: np.ndarray) -> np.ndarray:
     weights = np.where(weights / weights.sum() < SMALLEST, 0.0, weights)
     return weights / weights.sum()
@@ -103,15 +97,14 @@ def shrunk_weights(members: Sequence[Outputs], y: Outputs, *, numbers: bool) -> 
     domains, some are left out together. Of the priors within one standard error of the best loss, the strongest is
     taken (Breiman et al., 1984). Weights that few rows determine, or that differ between domains, are almost uniform.
     """
-    rows, fit = _groups(members, y, _errors if numbers else _of_truth), _closest if numbers else _likeliest
+    values, fit = KINDS[numbers]
+    rows = _groups(members, y, values)
     losses = {prior: _left_out(rows, fit, prior) for prior in PRIORS}
     means = {prior: float(np.mean([each.mean() for each in own])) for prior, own in losses.items()}
     best = min(means, key=lambda prior: means[prior])
     variances = [own.var() / max(1, len(own) - 1) for own in losses[best]]
     limit = means[best] + np.sqrt(sum(variances)) / len(variances)
-    return (number_weights if numbers else mixture_weights)(
-        members, y, prior=max(prior for prior in PRIORS if means[prior] <= limit)
-    )
+    return best_weights(members, y, numbers=numbers, prior=max(prior for prior in PRIORS if means[prior] <= limit))
 
 
 def _groups(

@@ -169,8 +169,7 @@ class SavedModel:
     @property
     def depends_on_batch(self) -> bool:
         """Whether other examples of a request may change a prediction."""
-        models = (self.model, *(member.saved.model for member in self.members))
-        return any(model.prediction_batch is not None for model in models)
+        return any(saved.model.prediction_batch is not None for _, saved in self.all_members)
 
     @property
     def domains(self) -> tuple[str, ...]:

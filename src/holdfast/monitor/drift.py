@@ -150,33 +150,35 @@ def compare_columns(batch: InputStatistics, columns: Columns, group: int) -> lis
     """Compare every column of a table: values, categories, categories that are new, and missing values."""
     if batch.numbers is None:
         return []
-    total, before, findings = len(batch.numbers), int(columns.counts[group]), []
-    numbers = len(columns.number_names)
-    for i, name in enumerate(columns.number_names):
-        missing = int(columns.missing[group, i])
-        values = batch.numbers[:, i]
-        findings.append(compare_values(f"column {name}", values, columns.quantiles[group, i], size=before - missing))
-        findings.append(_missing(name, int(np.isnan(values).sum()), total, missing, before))
+    total, before, findings = len(batch.numbers), int(columns.counts[group]), list[Finding | None]()
     codes = np.zeros((total, 0), dtype=np.int64) if batch.codes is None else batch.codes
-    counts = category_counts(codes, columns.categories)
-    for i, (name, _) in enumerate(columns.categories):
-        own, known = counts[columns.category_slice(i)], columns.codes[group, columns.category_slice(i)]
-        merged = merge_rare(np.stack([own[:-1], known[:-1]]))
-        if min(own.sum(), known.sum()) >= MIN_ROWS and merged.shape[1] > 1:
-            variation = total_variation(np.stack([own, known]))
-            findings.append(Finding(f"column {name}", variation, None, None, chi_square(merged)))
-        pairs = (int(own[-1]), int(own.sum())), (int(known[-1]), int(known.sum()))
-        findings.append(compare_shares(f"new categories of {name}", *pairs) if own[-1] else None)
-        missing = int((codes[:, i] == MISSING).sum())
-        findings.append(_missing(name, missing, total, int(columns.missing[group, numbers + i]), before))
+    missing = np.r_[np.isnan(batch.numbers).sum(axis=0), (codes == MISSING).sum(axis=0)].tolist()
+    known_missing = columns.missing[group].tolist()
+    names = [*columns.number_names, *(name for name, _ in columns.categories)]
+    counts, numbers = category_counts(codes, columns.categories), len(columns.number_names)
+    for i, name in enumerate(names):
+        if i < numbers:
+            values, known = batch.numbers[:, i], columns.quantiles[group, i]
+            findings.append(compare_values(f"column {name}", values, known, size=before - known_missing[i]))
+        else:
+            at = columns.category_slice(i - numbers)
+            findings += _compare_categories(name, counts[at], columns.codes[group, at])
+        if missing[i] or known_missing[i]:
+            pairs = (missing[i], total), (known_missing[i], before)
+            findings.append(compare_shares(f"missing values of {name}", *pairs))
     return [finding for finding in findings if finding is not None]
 
 
-def _missing(name: str, count: int, total: int, before: int, all_before: int) -> Finding | None:
-    """Compare the share of missing values; None if nothing is missing in either sample."""
-    if not count and not before:
-        return None
-    return compare_shares(f"missing values of {name}", (count, total), (before, all_before))
+def _compare_categories(name: str, own: np.ndarray, known: np.ndarray) -> list[Finding]:
+    """Compare counts (c,) of categories, the last of which counts unknown ones."""
+    findings, merged = list[Finding](), merge_rare(np.stack([own[:-1], known[:-1]]))
+    if min(own.sum(), known.sum()) >= MIN_ROWS and merged.shape[1] > 1:
+        variation = total_variation(np.stack([own, known]))
+        findings.append(Finding(f"column {name}", variation, None, None, chi_square(merged)))
+    if own[-1]:
+        pairs = ((int(each[-1]), int(each.sum())) for each in (own, known))
+        findings.append(compare_shares(f"new categories of {name}", *pairs))
+    return findings
 
 
 def corrected(features: Finding | None, others: Sequence[Finding], *, level: float, shares: int = 1) -> list[Finding]:

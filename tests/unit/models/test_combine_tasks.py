@@ -14,7 +14,7 @@ from holdfast.core.checkpoint import load_tensors, save_tensors
 from holdfast.models.adapt import Terms, adapt, ledger_of
 from holdfast.models.combine import combine
 from holdfast.models.export import export
-from holdfast.models.mixture import mixture_weights, number_weights, shrunk_weights
+from holdfast.models.mixture import best_weights, shrunk_weights
 from holdfast.models.outputs import answers, label_thresholds, predict_examples
 from holdfast.models.predict import predict
 from holdfast.models.saved import Predicted, load_model
@@ -182,20 +182,20 @@ def test_weights_of_numbers_and_labels():
     good = {d: np.stack([v + 0.1 * rng.normal(size=len(v))] * 3, axis=1) for d, v in y.items()}
     noise = {d: rng.normal(size=(len(v), 3)) for d, v in y.items()}
     other = {d: np.stack([v + 0.1 * rng.normal(size=len(v))] * 3, axis=1) for d, v in y.items()}
-    assert number_weights([good, noise], y) == pytest.approx([1, 0], abs=0.05)
-    assert number_weights([good, good], y) == pytest.approx([0.5, 0.5])
-    assert number_weights([good, other, noise], y) == pytest.approx([0.5, 0.5, 0], abs=0.1)
+    assert best_weights([good, noise], y, numbers=True) == pytest.approx([1, 0], abs=0.05)
+    assert best_weights([good, good], y, numbers=True) == pytest.approx([0.5, 0.5])
+    assert best_weights([good, other, noise], y, numbers=True) == pytest.approx([0.5, 0.5, 0], abs=0.1)
     labels = {d: (rng.random((len(v), 2)) > 0.5).astype(float) for d, v in y.items()}
     sure = {d: np.where(v > 0.5, 0.8, 0.2) for d, v in labels.items()}
     flat = {d: np.full(v.shape, 0.5) for d, v in labels.items()}
-    assert mixture_weights([sure, flat], labels) == pytest.approx([1, 0])
+    assert best_weights([sure, flat], labels, numbers=False) == pytest.approx([1, 0])
 
 
 def test_weights_are_uniform_unless_the_source_domains_agree_on_others():
     rng = np.random.default_rng(0)
     y = {d: rng.normal(size=30) for d in "abc"}
     close = [{d: (v + 0.5 * rng.normal(size=30))[:, None] for d, v in y.items()} for _ in range(2)]
-    assert abs(number_weights(close, y)[0] - 0.5) > 0.02
+    assert abs(best_weights(close, y, numbers=True)[0] - 0.5) > 0.02
     assert shrunk_weights(close, y, numbers=True) == pytest.approx([0.5, 0.5], abs=0.01)
     far = {d: v + 3 * rng.normal(size=(30, 1)) for d, v in close[0].items()}
     assert shrunk_weights([close[0], far], y, numbers=True)[0] > 0.9
