@@ -233,8 +233,11 @@ def _table(
 def _class_columns(
     saved: SavedModel, predicted: Predicted, answered: np.ndarray, chunk: Dataset, result: Prediction
 ) -> dict[str, Any]:
-    labels = np.asarray(saved.classes, dtype=object)[predicted.values.argmax(axis=1)]
-    _count(result, saved.classes, labels, answered, chunk)
+    codes, truth = predicted.values.argmax(axis=1), class_indices(saved, chunk)
+    labels, scorable = np.asarray(saved.classes, dtype=object)[codes], (truth >= 0) & answered
+    _count(result, saved.classes, np.bincount(codes[answered], minlength=len(saved.classes)))
+    result.scored += int(scorable.sum())
+    result.right += int((codes == truth)[scorable].sum())
     return {"label": pa.array(labels, pa.string(), mask=~answered), **_probability_columns(saved, predicted)}
 
 
@@ -248,8 +251,7 @@ def _set_columns(
     """Return the classes of every set as one text, and their number."""
     assert sets.classes is not None
     assert result.sets is not None
-    names = {name: code for code, name in enumerate(saved.classes)}
-    known = np.asarray([*(names.get(name, -1) for name in chunk.classes), -1])[chunk.y]
+    known = class_indices(saved, chunk)
     result.sets.add(sets, known.clip(0), (known >= 0) & answered)
     separator = next((each for each in SEPARATORS if not any(each in name for name in saved.classes)), None)
     texts = [_joined(chosen_names(saved.classes, chosen), separator) for chosen in sets.classes]
@@ -291,8 +293,7 @@ def _label_columns(
     separator = saved.record.spec.get("task_args", {}).get("separator") or SEPARATORS[0]
     chosen = predicted.values >= label_thresholds(saved)
     texts = [separator.join(chosen_names(saved.classes, row)) for row in chosen]
-    for i, name in enumerate(saved.classes):
-        result.counts[name] = result.counts.get(name, 0) + int(chosen[answered, i].sum())
+    _count(result, saved.classes, chosen[answered].sum(axis=0))
     if (chunk.y >= 0).any():
         truth: Dataset = saved.build_task().convert(chunk)
         names = [set(chosen_names(truth.classes, row)) for row in (truth.targets if truth.targets is not None else ())]
@@ -303,17 +304,15 @@ def _label_columns(
     return {"labels": pa.array(texts, pa.string(), mask=~answered), **_probability_columns(saved, predicted)}
 
 
-def _count(
-    result: Prediction, known: tuple[str, ...], labels: np.ndarray, answered: np.ndarray, chunk: Dataset
-) -> None:
-    for name in known:
-        result.counts[name] = result.counts.get(name, 0) + int((labels[answered] == name).sum())
-    if not chunk.classes:
-        return
-    truth = np.asarray(chunk.classes, dtype=object)[chunk.y]
-    scorable = (chunk.y >= 0) & np.isin(truth, np.asarray(known, dtype=object)) & answered
-    result.scored += int(scorable.sum())
-    result.right += int((labels == truth)[scorable].sum())
+def class_indices(saved: SavedModel, dataset: Dataset) -> np.ndarray:
+    """Return the labels (n,) of a file as classes of the model; -1 without a label that it knows."""
+    known = {name: code for code, name in enumerate(saved.classes)}
+    return np.asarray([*(known.get(name, -1) for name in dataset.classes), -1], dtype=np.int64)[dataset.y]
+
+
+def _count(result: Prediction, classes: Sequence[str], counts: np.ndarray) -> None:
+    for name, count in zip(classes, counts.tolist(), strict=True):
+        result.counts[name] = result.counts.get(name, 0) + count
 
 
 COLUMNS = {"classes": _class_columns, "numbers": _number_columns, "labels": _label_columns}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.input_statistics import InputStatistics, input_statistics
 from holdfast.data.raw import Raw
 from holdfast.models.outputs import predict_examples
-from holdfast.models.predict import target_numbers
+from holdfast.models.predict import class_indices, target_numbers
 from holdfast.models.reference import Reference, reference_outputs
 from holdfast.models.saved import SavedModel
 
@@ -128,7 +127,7 @@ def build_reference(saved: SavedModel, dataset: Dataset, *, device: torch.device
     domain = dataset.domain[rows]
     outputs = reference_outputs(own.outputs, saved.predicts, saved.calibration, saved.model.scale)
     return Reference(
-        domains=dataset.domains, domain=domain, outputs=outputs, y=class_indices(saved, dataset)[rows],
+        domains=dataset.domains, domain=domain, outputs=outputs, y=targets_of(saved, dataset)[rows],
         foreign=None if saved.calibration is None else saved.calibration.foreign.percentiles(own.features),
         coordinates=None if projection is None else projection(own.features), lengths=inputs.lengths,
         unknown=inputs.unknown_words(vocabulary), vocabulary=vocabulary, projection=projection,
@@ -136,13 +135,9 @@ def build_reference(saved: SavedModel, dataset: Dataset, *, device: torch.device
     )  # fmt: skip
 
 
-def class_indices(saved: SavedModel, dataset: Dataset) -> np.ndarray:
+def targets_of(saved: SavedModel, dataset: Dataset) -> np.ndarray:
     """Return the classes (n,) of labelled examples as indices into those of the model; -1 without a known class.
 
     For a regression these are numbers, and nan without a label.
     """
-    if saved.predicts == "numbers":
-        return target_numbers(dataset)
-    known: dict[str, Any] = {name: i for i, name in enumerate(saved.classes)}
-    table = [*(known.get(name, -1) for name in dataset.classes), -1]
-    return np.asarray(table, dtype=np.int64)[dataset.y]
+    return target_numbers(dataset) if saved.predicts == "numbers" else class_indices(saved, dataset)
