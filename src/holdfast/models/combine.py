@@ -15,7 +15,7 @@ from holdfast import catalog
 from holdfast.catalog.entry import EXAMPLE_TASKS
 from holdfast.core.checkpoint import save_tensors
 from holdfast.models.calibration import probabilities
-from holdfast.models.combined import (
+from holdfast.models.mixture import (
     ByDomain,
     Predictions,
     averaged,

@@ -95,9 +95,7 @@ class Calibrated:
         counts = np.bincount(unseen.domain, minlength=len(unseen.domains))
         weights = 1.0 / counts[unseen.domain]
         unit, ratio = float(weights.mean()), None
-        if method == "weighted":
-            assert unseen.coordinates is not None
-            assert new is not None
+        if method == "weighted" and unseen.coordinates is not None and new is not None:
             ratio = DensityRatio.fit(unseen.coordinates, weights, new)
             weights = weights * ratio(unseen.coordinates)
         return Calibrated(
@@ -138,12 +136,9 @@ class Calibrated:
 
     def _thresholds(self, count: int, domains: Sequence[str] | None, features: np.ndarray | None) -> np.ndarray:
         """Return the threshold (n,) of every new example; inf if the calibration examples are too few for it."""
-        if self.method == "weighted":
-            assert self.ratio is not None
-            assert features is not None
-            return quantiles(self.scores, self.weights, self.unit * self.ratio(features), self.coverage)
-        if self.method == "split":
-            return quantiles(self.scores, self.weights, np.full(count, self.unit), self.coverage)
+        if self.method != "mondrian":
+            ratio = np.ones(count) if self.ratio is None or features is None else self.ratio(features)
+            return quantiles(self.scores, self.weights, self.unit * ratio, self.coverage)
         order = np.argsort(self.domain, kind="stable")
         known_codes, starts = np.unique(self.domain[order], return_index=True)
         by_domain = zip(known_codes, np.split(self.scores[order], starts[1:]), strict=True)
