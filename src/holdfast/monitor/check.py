@@ -68,6 +68,11 @@ class BatchCheck:
         return sorted((finding for finding in self.findings if finding.drifted), key=lambda finding: finding.corrected)
 
     @property
+    def best_accuracy(self) -> float | None:
+        """The true accuracy if labels are known, else the estimate."""
+        return self.accuracy.estimate if self.true is None and self.accuracy is not None else self.true
+
+    @property
     def name(self) -> str:
         return self.batch if self.domain is None else f"{self.batch}, {self.domain}"
 

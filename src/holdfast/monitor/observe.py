@@ -18,7 +18,7 @@ from holdfast.data.raw import Raw
 from holdfast.models.outputs import predict_examples
 from holdfast.models.predict import class_indices, target_numbers
 from holdfast.models.reference import Reference, reference_outputs
-from holdfast.models.saved import SavedModel
+from holdfast.models.saved import Predicted, SavedModel
 
 FOREIGN_ROWS = "foreign rows"
 FIT_AGAIN = "fit the model again, or pass examples of its training domains with --reference FILE"
@@ -82,12 +82,7 @@ def check_watchable(saved: SavedModel) -> Reference:
 
 def observe(saved: SavedModel, raw: Raw, reference: Reference, *, device: torch.device | str = "cpu") -> Observed:
     """Predict examples and compute their statistics."""
-    seen = saved.observe(raw, device=device)
-    outputs = reference_outputs(seen.outputs, saved.predicts, saved.calibration, saved.model.scale)
-    answers = predict_examples(saved, raw, device=device).values.astype(np.float32) if saved.members else outputs
-    inputs = statistics_of(saved, raw)
-    foreign = None if saved.calibration is None else saved.calibration.foreign.percentiles(seen.features)
-    return observed_of(outputs, answers, seen.features, foreign, inputs, reference)
+    return observed_of(saved, raw, predict_examples(saved, raw, device=device), reference, device=device)
 
 
 def statistics_of(saved: SavedModel, raw: Raw) -> InputStatistics:
@@ -96,20 +91,17 @@ def statistics_of(saved: SavedModel, raw: Raw) -> InputStatistics:
 
 
 def observed_of(
-    outputs: np.ndarray, answers: np.ndarray, features: np.ndarray, foreign: np.ndarray | None,
-    inputs: InputStatistics, reference: Reference,
-) -> Observed:  # fmt: skip
-    """Combine outputs, encoder features (n, w), percentiles (n,) and statistics of inputs."""
-    return Observed(
-        outputs,
-        answers,
-        foreign,
-        None if reference.projection is None else reference.projection(features),
-        inputs.lengths,
-        inputs.unknown_words(reference.vocabulary),
-        inputs.numbers,
-        inputs.codes,
-    )
+    saved: SavedModel, raw: Raw, predicted: Predicted, reference: Reference, *, device: torch.device | str = "cpu"
+) -> Observed:
+    """Compute the statistics of examples that were predicted."""
+    outputs, inputs, coordinates = predicted.first.astype(np.float32), statistics_of(saved, raw), None
+    answers = predicted.values.astype(np.float32) if saved.members else outputs
+    if reference.projection is not None:
+        features = saved.observe(raw, device=device).features if predicted.features is None else predicted.features
+        coordinates = reference.projection(features)
+    unknown = inputs.unknown_words(reference.vocabulary)
+    about = {"lengths": inputs.lengths, "unknown": unknown, "numbers": inputs.numbers, "codes": inputs.codes}
+    return Observed(outputs, answers, predicted.foreign, coordinates, **about)
 
 
 def build_reference(saved: SavedModel, dataset: Dataset, *, device: torch.device | str, seed: int = 0) -> Reference:

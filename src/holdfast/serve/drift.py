@@ -24,7 +24,7 @@ from holdfast.models.versions import current_folder
 from holdfast.monitor.check import BatchCheck
 from holdfast.monitor.drift import MIN_ROWS
 from holdfast.monitor.log import ServedLog
-from holdfast.monitor.observe import Observed, observed_of, statistics_of
+from holdfast.monitor.observe import Observed, observed_of
 from holdfast.monitor.sequence import KEPT, Past
 from holdfast.monitor.watch import model_checker
 from holdfast.serve.metrics import Gauges
@@ -101,12 +101,7 @@ class DriftMonitor:
             return _NOTHING
 
     def _add(self, raw: Raw, predictions: Predicted) -> None:
-        assert predictions.features is not None
-        outputs = predictions.first.astype(np.float32)
-        answers = predictions.values.astype(np.float32) if self.saved.members else outputs
-        inputs = statistics_of(self.saved, raw)
-        features, foreign = predictions.features, predictions.foreign
-        observed = observed_of(outputs, answers, features, foreign, inputs, self.checker.reference)
+        observed = observed_of(self.saved, raw, predictions, self.checker.reference)
         if self.log is not None:
             self.log.add(observed)
         chosen = np.arange(-self.examples % self._stride, len(observed), self._stride)
