@@ -28,10 +28,11 @@ from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import Vectors
 from holdfast.data.readers.memory import read_frame
 from holdfast.estimator import DomainClassifier
-from holdfast.models.conformal import METHODS, calibrate, coordinates, predict_sets
+from holdfast.models.conformal import METHODS
+from holdfast.models.outputs import calibrate, coordinates, predict_sets
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.monitor.check import Checker
-from holdfast.monitor.observe import Observed, class_indices, observe
+from holdfast.monitor.observe import Observed, observe, targets_of
 from holdfast.monitor.sequence import KEPT, SUFFIX, Past
 from holdfast.monitor.watch import model_checker
 from studies.tables import RESULTS, header
@@ -144,7 +145,7 @@ def _coverage(saved: SavedModel, dataset: Dataset, new: Observed, y: np.ndarray)
 
 def _observed(saved: SavedModel, dataset: Dataset) -> tuple[Observed, np.ndarray]:
     assert saved.reference is not None
-    return observe(saved, saved.align(dataset).raw, saved.reference), class_indices(saved, dataset)
+    return observe(saved, saved.align(dataset).raw, saved.reference), targets_of(saved, dataset)
 
 
 def _alarms(checker: Checker, seen: Observed, new: Observed, rng: np.random.Generator) -> dict[str, Any]:

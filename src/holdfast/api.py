@@ -52,7 +52,7 @@ from holdfast.train.work import work
 WEIGHT_BYTES = 2 << 30  # that runs may store for soups: all together, and once more those of the baseline
 EPISODES = 5  # of a comparison, about
 # of combinations, the report and the final model: they import scikit-learn and SciPy, which takes seconds
-LATER = ("holdfast.models.combine", "holdfast.models.conformal", "holdfast.models.finished", "holdfast.estimator")
+LATER = ("holdfast.models.combine", "holdfast.models.conformal", "holdfast.models.soup", "holdfast.estimator")
 COLLAPSED = "at most half of the classes are still predicted for unlabelled examples, so that its adaptation is refused"
 
 

@@ -40,14 +40,13 @@ from holdfast.data.sample import check_sample, draw_sample
 from holdfast.data.splits import HeldOut
 from holdfast.models.adapt import Terms, adapt_model, continue_training
 from holdfast.models.calibration import fit_calibration
-from holdfast.models.conformal import Calibrated, calibrate, check_sets, coordinates, predict_sets
+from holdfast.models.conformal import Calibrated
 from holdfast.models.left_out import CollectedRuns, train_left_out
-from holdfast.models.memory import add_examples, delete_examples, name_stored_examples
-from holdfast.models.outputs import predict_numbers
-from holdfast.models.prototypes import check_prototypes
+from holdfast.models.memory import add_examples, delete_examples
+from holdfast.models.outputs import calibrate, check_sets, coordinates, predict_examples, predict_sets
 from holdfast.models.reference import fit_reference
 from holdfast.models.saved import SavedModel, load_model
-from holdfast.models.unlabelled import check_adaptation, correct_class_mix
+from holdfast.models.unlabelled import check_adaptation, check_prototypes, correct_class_mix
 from holdfast.protocols.plan import Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
 from holdfast.record import RunRecord
@@ -187,29 +186,21 @@ class DomainEstimator(BaseEstimator, ABC):
 
     def _saved_model(self, dataset: Dataset, assembly: Assembly, stage: Stage, *, calibrate: bool) -> SavedModel:
         """Return the trained network with its calibration, its held-out rows and the sample for `adapt`."""
-        calibration, held_out = None, stage.test or stage.valid
-        if calibrate and assembly.method is not None:
-            calibration = fit_calibration(
-                assembly.method.deployed, assembly.examples, stage.train, stage.valid, task=assembly.task,
-                seed=self.seed,
-            )  # fmt: skip
+        held_out, train = stage.test or stage.valid, stage.train if calibrate else ()
+        calibration = fit_calibration(assembly, train, stage.valid, seed=self.seed)
         if calibrate and self.record_.spec["task"] == "classify":
             self.notes_ += correct_class_mix(self.record_, assembly, stage, calibration, seed=self.seed)
         sample = None
         if self.keep_sample:
             sample = draw_sample(dataset, stage.train, held_out, limit=self.keep_sample, seed=self.seed)
         named = self.__dict__.get("feature_names_in_", dataset.columns)
-        columns, reference = None if named is None else tuple(map(str, named)), None
-        if calibrate and assembly.method is not None:
-            reference = fit_reference(
-                assembly.method.deployed, assembly.examples, dataset, stage.train, held_out, task=assembly.task,
-                calibration=calibration, schema=assembly.encoder.schema, columns=columns, seed=self.seed,
-            )  # fmt: skip
-        model = assembly.deploy()
-        name_stored_examples(model.recall, dataset)
-        return SavedModel(
-            model, assembly.encoder, dataset.classes, self.record_, calibration, HeldOut.of(dataset, held_out), sample,
-            columns, reference=reference, forms=dataset.forms,
+        columns = None if named is None else tuple(map(str, named))
+        reference = fit_reference(
+            assembly, dataset, train, held_out, calibration=calibration, columns=columns, seed=self.seed
+        )
+        return SavedModel.of(
+            assembly, dataset, self.record_, HeldOut.of(dataset, held_out), calibration=calibration, sample=sample,
+            columns=columns, reference=reference,
         )  # fmt: skip
 
     def adapt(
@@ -428,7 +419,7 @@ class DomainRegressor(RegressorMixin, DomainEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the predicted number per example.  # (n,)"""
-        return predict_numbers(self._model(), self._raw(X), device=choose_device(self.device)).values
+        return predict_examples(self._model(), self._raw(X), device=choose_device(self.device)).values[:, 0]
 
     def predict_interval(
         self, X: Any, coverage: float | None = None, *, method: str = "split", domains: Sequence[Any] | None = None
@@ -443,7 +434,7 @@ class DomainRegressor(RegressorMixin, DomainEstimator):
         if coverage is not None:
             sets = self._calibrated_sets(raw, coverage, method)
         device = choose_device(self.device)
-        predictions = predict_numbers(self._model(), raw, device=device, sets=sets, domains=_names(domains))
-        if predictions.low is None or predictions.high is None:
+        predicted = predict_examples(self._model(), raw, device=device, sets=sets, domains=_names(domains))
+        if predicted.ends is None:
             raise BadInput("this model has no intervals, because it had too few validation examples: fit it on more")
-        return predictions.low, predictions.high
+        return predicted.ends[:, 0], predicted.ends[:, 1]

@@ -137,7 +137,7 @@ def _save_finished(
     done: Comparison, runs: Sequence[RunRecord], folder: Path, workspace: Workspace, watch: ProgressListener
 ) -> None:
     """Save the models of finished runs as an ensemble; each of them has not seen some of the domains."""
-    from holdfast.models.finished import ensemble_of_runs
+    from holdfast.models.soup import ensemble_of_runs
 
     watch.note(
         "no time is left to train the model on all domains: the models of the finished runs, which left out one "

@@ -40,6 +40,8 @@ from holdfast.run.workspace import training_data
 from holdfast.spec import Spec
 
 SAMPLE = 2000  # rows per domain for distances, words and the classifier; ten times that in total
+# properties of findings in the JSON output
+CONCLUSIONS = {Verdict: ("costly", "where"), Distance: ("real",), LabelShift: ("real",), ColumnFacts: ("leaks",)}
 CELLS = 20_000_000  # of a table with many columns, in the sample of all domains
 
 
@@ -79,11 +81,6 @@ class Audit:
         """Return everything except the tables."""
         skipped = ("grids", "report", "clean", "errors_file")
         document = {key: _plain(value) for key, value in vars(self).items() if key not in skipped}
-        document["verdict"] |= {"costly": self.verdict.costly, "where": self.verdict.where}
-        for key in ("distances", "labels"):
-            document[key] = [{**_plain(shift), "real": shift.real} for shift in getattr(self, key)]
-        for entry, facts in zip(document["columns"], self.columns, strict=True):
-            entry["leaks"] = facts.leaks
         return document | {
             key: (path := getattr(self, key)) and str(path) for key in ("report", "clean", "errors_file")
         }
@@ -216,4 +213,6 @@ def _near_criterion(kind: str, near: float) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    return asdict(value) | {name: getattr(value, name) for name in CONCLUSIONS.get(type(value), ())}

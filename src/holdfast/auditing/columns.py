@@ -5,22 +5,22 @@ Each domain is compared with all others. Shapes: n rows, k domains, c classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import kolmogorov
 
 from holdfast.auditing.examples import Examples
 from holdfast.auditing.headroom import FOLDS
 from holdfast.auditing.probe import probe_for
-from holdfast.auditing.shift import LEVEL, MIN_ROWS, chi_square
+from holdfast.auditing.shift import LEVEL, MIN_ROWS
 from holdfast.data.copies import label_copies, table_columns
 from holdfast.stats.statistics import holm
+from holdfast.stats.two_sample import chi_square, ks_test_of_counts, merge_rare, total_variation
 
-EXPECTED = 5  # rows per category and side for a chi-square test; rarer categories are merged
 BINS = 64  # of a number column from which the label is predicted, at most
 MAX_COUNTS = 20_000_000  # entries of a table of counts, above which the label is not predicted from a column
+Compare = Callable[[np.ndarray], tuple[float, ...]]  # counts (2, c) per value -> distance, p value, and shares
 LEAK = 0.95  # share of the label that one column explains from which it is suspicious
 
 
@@ -72,10 +72,10 @@ def column_facts(examples: Examples, rows: Mapping[str, np.ndarray]) -> list[Col
     for name, kind, values in table_columns(dataset.raw.take(chosen, size=1), dataset.columns):
         missing = values < 0 if kind == "category" else np.isnan(values)
         codes = _bins(values, missing, categories=kind == "category")
-        contrast = _category_contrast if kind == "category" else _number_contrast
+        compare = _categories if kind == "category" else _numbers
         facts.append(ColumnFacts(
-            name, kind, contrast(values[~missing], domain[~missing], list(rows)), float(missing.mean()),
-            _missing_contrast(missing, domain, list(rows)),
+            name, kind, _contrast(values[~missing], domain[~missing], list(rows), compare), float(missing.mean()),
+            _contrast(missing, domain, list(rows), _gaps) if missing.any() else None,
             None if relation is None else relation.explained(codes[labelled], values[labelled], kind),
             name in copies,
         ))  # fmt: skip
@@ -93,64 +93,39 @@ def _corrected(contrasts: Sequence[Contrast | None], domains: int) -> Iterator[C
         yield None if contrast is None else replace(contrast, p=float(next(ps) or 0.0))
 
 
-def _largest(contrasts: Sequence[Contrast]) -> Contrast | None:
-    """Return the largest difference, with the smallest p value of all domains."""
+def _contrast(values: np.ndarray, domain: np.ndarray, names: Sequence[str], compare: Compare) -> Contrast | None:
+    """Return the largest difference of a domain from the others in their values (n,), with the smallest p value."""
+    if not len(values):
+        return None
+    distinct, codes = np.unique(values, return_inverse=True)
+    table = np.bincount(domain * len(distinct) + codes.reshape(-1), minlength=len(names) * len(distinct))
+    counts = table.reshape(len(names), -1)
+    contrasts = []
+    for name, inside in zip(names, counts, strict=True):
+        two = np.stack([inside, counts.sum(axis=0) - inside])
+        if two.sum(axis=1).min() >= MIN_ROWS:
+            contrasts.append(Contrast(name, *compare(two)))
     if not contrasts:
         return None
     best = max(contrasts, key=lambda contrast: contrast.distance)
     return replace(best, p=min(contrast.p for contrast in contrasts))
 
 
-def _number_contrast(values: np.ndarray, domain: np.ndarray, names: Sequence[str]) -> Contrast | None:
-    """Compare numbers (n,) of each domain with the others by the Kolmogorov-Smirnov test."""
-    order = np.argsort(values, kind="stable")
-    ordered, owner, n = values[order], domain[order], len(values)
-    ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) if n else np.zeros(0, dtype=int)
-    contrasts = []
-    for index, name in enumerate(names):
-        inside = np.cumsum(owner == index)
-        size = int(inside[-1]) if n else 0
-        if min(size, n - size) < MIN_ROWS:
-            continue
-        shares = inside[ends] / size, (ends + 1 - inside[ends]) / (n - size)
-        distance = float(np.abs(shares[0] - shares[1]).max())
-        contrasts.append(Contrast(name, distance, float(kolmogorov(np.sqrt(size * (n - size) / n) * distance))))
-    return _largest(contrasts)
+def _numbers(two: np.ndarray) -> tuple[float, float]:
+    """Compare counts (2, c) of ordered numbers by the Kolmogorov-Smirnov test."""
+    return ks_test_of_counts(*two)
 
 
-def _category_contrast(codes: np.ndarray, domain: np.ndarray, names: Sequence[str]) -> Contrast | None:
-    """Compare categories (n,) of each domain with the others by the chi-square test."""
-    if not len(codes):
-        return None
-    distinct, codes = np.unique(codes, return_inverse=True)
-    table = np.bincount(domain * len(distinct) + codes.reshape(-1), minlength=len(names) * len(distinct))
-    counts = table.reshape(len(names), -1)
-    contrasts = []
-    for index, name in enumerate(names):
-        inside, outside = counts[index], counts.sum(axis=0) - counts[index]
-        if min(inside.sum(), outside.sum()) < MIN_ROWS:
-            continue
-        share = min(inside.sum(), outside.sum()) / len(codes)
-        rare = (inside + outside) * share < EXPECTED
-        two = np.stack([np.append(side[~rare], side[rare].sum()) for side in (inside, outside)])
-        shares = two / two.sum(axis=1, keepdims=True)
-        contrasts.append(Contrast(name, float(np.abs(shares[0] - shares[1]).sum() / 2), chi_square(two)))
-    return _largest(contrasts)
+def _categories(two: np.ndarray) -> tuple[float, float]:
+    """Compare counts (2, c) of categories by the chi-square test."""
+    merged = merge_rare(two)
+    return total_variation(merged), chi_square(merged)
 
 
-def _missing_contrast(missing: np.ndarray, domain: np.ndarray, names: Sequence[str]) -> Contrast | None:
-    """Compare the share of missing values of each domain with that of the others; None without missing values."""
-    if not missing.any():
-        return None
-    contrasts = []
-    for index, name in enumerate(names):
-        sides = [missing[domain == index], missing[domain != index]]
-        if min(map(len, sides)) < MIN_ROWS:
-            continue
-        counts = np.asarray([[side.sum(), len(side) - side.sum()] for side in sides])
-        inside, outside = (float(side.mean()) for side in sides)
-        contrasts.append(Contrast(name, abs(inside - outside), chi_square(counts), inside, outside))
-    return _largest(contrasts)
+def _gaps(two: np.ndarray) -> tuple[float, float, float, float]:
+    """Compare counts (2, c) of known and missing values, the last ones, by the chi-square test."""
+    inside, outside = (two[:, -1] / two.sum(axis=1)).tolist()
+    return abs(inside - outside), chi_square(two[:, ::-1]), inside, outside
 
 
 def _bins(values: np.ndarray, missing: np.ndarray, *, categories: bool) -> np.ndarray:

@@ -110,19 +110,15 @@ def measure_erasure(examples: Examples, rows: Mapping[str, np.ndarray]) -> Erasu
             for which, (centre, weights, bias) in enumerate(pair):
                 outputs = (x[name][held[name]] - centre) @ weights + bias
                 predicted[name][which, held[name]] = probe.decide(outputs)
-    results = tuple(_domain(name, predicted[name], y[name], fold[name], count, probe) for name in y)
+    results = tuple(
+        DomainErasure(
+            name, *(probe.score(each, y[name]) for each in predicted[name]),
+            probe.fold_gains(*predicted[name][::-1], y[name], fold[name]),
+        )
+        for name in y
+    )  # fmt: skip
     gain = stratified_interval([result.folds for result in results])
     return None if gain is None else Erasure(results, gain, probe.metric)
-
-
-def _domain(
-    name: str, predicted: np.ndarray, y: np.ndarray, fold: np.ndarray, count: int, probe: Probe
-) -> DomainErasure:
-    """Score the predictions (2, n) of both probes, in total and per fold."""
-    plain, erased = predicted
-    held = [fold == number for number in range(count)]
-    folds = tuple(probe.gain(probe.score(erased[at], y[at]), probe.score(plain[at], y[at])) for at in held)
-    return DomainErasure(name, probe.score(plain, y), probe.score(erased, y), folds)
 
 
 def _probes(

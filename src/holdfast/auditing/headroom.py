@@ -114,8 +114,7 @@ def _cost(name: str, sets: Mapping[str, tuple[Any, np.ndarray]], probe: Probe) -
         sample = [_rotated(pair, share, number * share) for pair in others]
         inside[test] = probe.predictions([(x[train], y[train])], x[test])
         outside[test] = probe.predictions(sample, x[test])
-    held = [fold == number for number in range(fold.max() + 1)]
-    folds = tuple(probe.gain(probe.score(inside[at], y[at]), probe.score(outside[at], y[at])) for at in held)
+    folds = probe.fold_gains(inside, outside, y, fold)
     predicted = {"inside": inside, "outside": outside, "everything": probe.predictions(others, x)}
     scores = {key: probe.score(values, y) for key, values in (predicted | {"majority": probe.constant(y)}).items()}
     error = summarise(folds).stderr or 0.0

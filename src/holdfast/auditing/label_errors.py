@@ -25,6 +25,7 @@ from scipy.special import expit, softmax
 from sklearn.linear_model import SGDClassifier
 
 from holdfast.auditing.examples import Examples
+from holdfast.auditing.headroom import labelled_rows
 from holdfast.auditing.shift import MIN_ROWS
 from holdfast.core.errors import quiet_fit
 from holdfast.core.seeds import derive
@@ -160,12 +161,14 @@ def find_label_errors(examples: Examples, rows: Mapping[str, np.ndarray], *, see
     dataset = examples.dataset
     if dataset.targets is not None or len(dataset.classes) < 2:
         return LabelErrors([], skipped="label errors are searched for classes only")
-    labelled = {name: each[dataset.y[each] >= 0] for name, each in rows.items()}
-    labelled = {name: each for name, each in labelled.items() if len(each) >= MIN_ROWS}
+    labelled = labelled_rows(examples, rows)
     if len(labelled) < 2:
         return LabelErrors([], skipped=f"label errors need two domains with at least {MIN_ROWS} labelled rows")
     share = -(-MAX_ROWS // len(labelled))
-    chosen = {name: np.sort(_permuted(each, derive(seed, "labels", name))[:share]) for name, each in labelled.items()}
+    chosen = {
+        name: np.sort(np.random.default_rng(derive(seed, "labels", name)).permutation(each)[:share])
+        for name, each in labelled.items()
+    }
     features = {name: examples.phrases(each) for name, each in chosen.items()}
     if not issparse(next(iter(features.values()))):
         every = np.concatenate(list(features.values()))
@@ -202,10 +205,6 @@ def _majority(y: np.ndarray) -> float:
 def _skilled(accuracy: float, majority: float) -> bool:
     """Whether predictions avoid enough errors of the most frequent label to be trusted."""
     return accuracy - majority >= MIN_SKILL * (1 - majority)
-
-
-def _permuted(rows: np.ndarray, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).permutation(rows)
 
 
 def _unseen(name: str, features: Mapping[str, Any], y: Mapping[str, np.ndarray], classes: int, seed: int) -> np.ndarray:
@@ -274,16 +273,11 @@ def error_advice(errors: LabelErrors, path: Path | None) -> list[str]:
     return [f"{counts} are suspicious ({chance}): check the first of the ranking; {where}."]
 
 
-def _unsearched(errors: LabelErrors) -> str:
-    """Name the domains that were not searched; empty without any."""
-    return f"Not searched, because their predictions are poor: {', '.join(errors.unsearched)}. " * bool(
-        errors.unsearched
-    )
-
-
 def label_error_grid(errors: LabelErrors, examples: Examples) -> Grid:
     """Show the most suspicious labels."""
-    shown = errors.rows[:SHOWN]
+    shown, unsearched = errors.rows[:SHOWN], ""
+    if errors.unsearched:
+        unsearched = f"Not searched, because their predictions are poor: {', '.join(errors.unsearched)}. "
     lines = []
     for error, position in zip(shown, _positions(shown, examples), strict=True):
         percent = f"{100 * error.p_label:.0f}, {100 * error.p_suggested:.0f}"
@@ -294,7 +288,7 @@ def label_error_grid(errors: LabelErrors, examples: Examples) -> Grid:
         "linear classifier that was trained on the other domains predicts another label with confidence. It is right "
         f"in {100 * (errors.accuracy or 0):.0f}% of the rows, so some of these labels are correct: of "
         f"{errors.suspicious:,} such rows, {errors.expected:,.0f} are expected by chance and left out. "
-        f"{_unsearched(errors)}Rows are counted from 1; probabilities in percent are those of the label and of the "
+        f"{unsearched}Rows are counted from 1; probabilities in percent are those of the label and of the "
         "suggestion."
     )
     names = ("row", "domain", "label", "suggested", "probabilities", "example")

@@ -55,6 +55,11 @@ class Probe(ABC):
         """Return how much better the first score is than the second."""
         return worse - better if self.lower else better - worse
 
+    def fold_gains(self, better: np.ndarray, worse: np.ndarray, y: np.ndarray, fold: np.ndarray) -> tuple[float, ...]:
+        """Return per fold how much better the first predictions (n,) are than the second."""
+        held = [fold == number for number in range(int(fold.max()) + 1)]
+        return tuple(self.gain(self.score(better[at], y[at]), self.score(worse[at], y[at])) for at in held)
+
 
 class ClassProbe(Probe):
     """Classes or levels: accuracy of a linear support vector machine."""

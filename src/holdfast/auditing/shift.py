@@ -1,13 +1,10 @@
 """Shift between domains: distances of inputs, label shift and shared vocabulary."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
-from scipy.special import kolmogorov
-from scipy.stats import chi2_contingency
 
 from holdfast.analysis.domain_distance import a_distance
 from holdfast.auditing.examples import Examples
@@ -16,6 +13,7 @@ from holdfast.core.inputs import Sentence
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import Dataset
 from holdfast.stats.statistics import holm
+from holdfast.stats.two_sample import chi_square, ks_test, total_variation
 
 MIN_ROWS = 10  # per domain; with fewer even the largest distance could occur by chance
 MAX_ROWS = 1000  # per domain
@@ -130,26 +128,33 @@ def target_shifts(dataset: Dataset, counts: np.ndarray) -> list[LabelShift]:
     """Return the label shift of every two domains, for the targets of any task; `counts` are those of the labels."""
     if dataset.targets is None:
         return label_shifts(dataset.domains, counts)
-    by_domain = [dataset.targets[(dataset.domain == index) & (dataset.y >= 0)] for index in range(len(dataset.domains))]
-    pairs = [(a, b) for a, b in combinations(range(len(by_domain)), 2) if len(by_domain[a]) and len(by_domain[b])]
+    samples = [dataset.targets[(dataset.domain == index) & (dataset.y >= 0)] for index in range(len(dataset.domains))]
     compare = set_difference if dataset.targets.ndim == 2 else ks_test
-    results = [compare(by_domain[a], by_domain[b]) for a, b in pairs]
+    return _pair_shifts(dataset.domains, samples, list(map(len, samples)), compare)
+
+
+def label_shifts(domains: tuple[str, ...], counts: np.ndarray) -> list[LabelShift]:
+    """Return the label shift of every two domains with labels, from counts (k, c)."""
+
+    def compare(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+        two = np.stack([one, other])
+        return total_variation(two), chi_square(two)
+
+    return _pair_shifts(domains, counts, counts.sum(axis=1).tolist(), compare)
+
+
+def _pair_shifts(
+    domains: tuple[str, ...], samples: Sequence[np.ndarray] | np.ndarray, sizes: Sequence[int],
+    compare: Callable[[np.ndarray, np.ndarray], tuple[float, float]],
+) -> list[LabelShift]:  # fmt: skip
+    """Compare every two domains with labels; the p values are corrected for all pairs."""
+    pairs = [(a, b) for a, b in combinations(range(len(domains)), 2) if sizes[a] and sizes[b]]
+    results = [compare(samples[a], samples[b]) for a, b in pairs]
     ps = holm([p for _, p in results])
     return [
-        LabelShift(
-            dataset.domains[a], dataset.domains[b], distance, float(p or 0.0), min(len(by_domain[a]), len(by_domain[b]))
-        )
+        LabelShift(domains[a], domains[b], distance, float(p or 0.0), min(sizes[a], sizes[b]))
         for (a, b), (distance, _), p in zip(pairs, results, ps, strict=True)
-    ]  # fmt: skip
-
-
-def ks_test(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
-    """Return the Kolmogorov-Smirnov distance of two samples (n,), (m,), and the asymptotic p value of equality."""
-    one, other = np.sort(one), np.sort(other)
-    values = np.concatenate([one, other])
-    shares = [np.searchsorted(side, values, side="right") / len(side) for side in (one, other)]
-    distance = float(np.abs(shares[0] - shares[1]).max())
-    return distance, float(kolmogorov(np.sqrt(len(one) * len(other) / len(values)) * distance))
+    ]
 
 
 def set_difference(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
@@ -159,24 +164,3 @@ def set_difference(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     distance = float(np.abs(np.subtract(*(counts / sizes))).max(initial=0.0))
     ps = [chi_square(np.stack([counts[:, c], sizes[:, 0] - counts[:, c]], axis=1)) for c in range(counts.shape[1])]
     return distance, min(1.0, len(ps) * min(ps, default=1.0))
-
-
-def label_shifts(domains: tuple[str, ...], counts: np.ndarray) -> list[LabelShift]:
-    """Return the label shift of every two domains with labels."""
-    filled = [i for i in range(len(domains)) if counts.shape[1] and counts[i].sum()]
-    pairs = list(combinations(filled, 2))
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    ps = holm([chi_square(counts[[a, b]]) for a, b in pairs])
-    shifts = []
-    for (a, b), p in zip(pairs, ps, strict=True):
-        assert p is not None
-        variation, rows = float(np.abs(shares[a] - shares[b]).sum() / 2), int(counts[[a, b]].sum(axis=1).min())
-        shifts.append(LabelShift(domains[a], domains[b], variation, float(p), rows))
-    return shifts
-
-
-def chi_square(two: np.ndarray) -> float:
-    """Return the p value of a chi-square test of counts (2, c)."""
-    used = two[:, two.sum(axis=0) > 0]
-    result: Any = chi2_contingency(used) if used.shape[1] > 1 else None
-    return 1.0 if result is None else float(result.pvalue)

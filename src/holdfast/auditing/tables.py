@@ -9,6 +9,7 @@ from holdfast.auditing.facts import DomainFacts, Example, Leak
 from holdfast.auditing.headroom import FOLDS, ShiftCost
 from holdfast.auditing.probe import MAX_LABELS as PROBED
 from holdfast.auditing.shift import Distance, LabelShift
+from holdfast.auditing.verdict import listed
 from holdfast.report.sections import Cell
 from holdfast.report.terminal import Grid, matrix
 
@@ -97,8 +98,7 @@ def leak_grid(leaks: Sequence[Leak]) -> Grid:
 def example_grid(examples: Sequence[Example]) -> Grid:
     lines = []
     for example in examples:
-        more = f" and {len(example.rows) - MAX_ROWS} more" if len(example.rows) > MAX_ROWS else ""
-        rows = ", ".join(map(str, example.rows[:MAX_ROWS])) + more
+        rows = listed(list(map(str, example.rows)), most=MAX_ROWS)
         domains, labels = (", ".join(names[:MAX_ROWS]) for names in (example.domains, example.labels))
         lines.append((rows, [(text, None) for text in (example.what, domains, labels, example.text)]))
     names = ("rows", "kind", "domains", "labels", "text")

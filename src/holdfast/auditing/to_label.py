@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from holdfast.auditing.clean import original_rows
 from holdfast.core.errors import BadInput
-from holdfast.data.load import load_data
 from holdfast.data.write import check_not_input, check_suffix, write_tables
-from holdfast.models.calibration import observations, percentiles
+from holdfast.models.calibration import percentiles
 from holdfast.models.left_out import Projection
 from holdfast.models.saved import load_model
 from holdfast.run.workspace import choose_device
@@ -69,16 +68,15 @@ def rows_to_label(
     saved, target = load_model(Path(model)), choose_device(device)
     if saved.predicts != "classes":
         raise BadInput(f"rows to label are chosen for classes, not for the task {saved.task}: use a classifier")
-    dataset = load_data(data, columns=saved.read_columns(columns), need=())
-    raw = saved.align(dataset).raw
+    dataset = saved.read(data, columns=columns, need=())
+    raw = dataset.raw
     predicted = saved.predict(raw, device=target)
     top = np.sort(predicted.probabilities, axis=1)[:, -2:]
     uncertain = 1 - (top[:, -1] - top[:, 0]) if top.shape[1] == 2 else np.zeros(len(top))
     score = percentiles(uncertain, np.sort(uncertain)) / 100
     if predicted.foreign is not None:
         score = (score + predicted.foreign / 100) / 2
-    count = int(saved.model.head.outputs)  # pyright: ignore[reportArgumentType]
-    features = observations(saved.observed_values(raw, device=target), count).features
+    features = saved.observe(raw, device=target).features
     projection = Projection.fit(features)
     chosen = choose_rows(score, features if projection is None else projection(features), most)
     column = (columns or {}).get("label", "label")

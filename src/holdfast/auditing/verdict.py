@@ -216,7 +216,7 @@ def column_advice(columns: Sequence[ColumnFacts]) -> list[str]:
     if copies:
         which = "is the label under another name" if len(copies) == 1 else "are the label under other names"
         fix = f"leave {'it' if len(copies) == 1 else 'them'} out with --column ignore={','.join(copies[:MAX_NAMES])}"
-        advice.append(f"{_names(copies)} {which}: {fix}.")
+        advice.append(f"{listed(list(map(repr, copies)))} {which}: {fix}.")
     leaking = [column for column in columns if column.leaks and not column.copy]
     for column in sorted(leaking, key=lambda each: -(each.explained or 0.0))[:MAX_NAMES]:
         fix = f"check that it is known before the label, or leave it out with --column ignore={column.column}"
@@ -224,9 +224,8 @@ def column_advice(columns: Sequence[ColumnFacts]) -> list[str]:
     shifted = [(c.column, c.shift) for c in columns if c.shift and c.shift.real and c.shift.distance >= NOTABLE]
     if shifted:
         shifted.sort(key=lambda pair: -pair[1].distance)
-        listing = [f"'{name}' ({shift.distance:.2f} in {shift.domain})" for name, shift in shifted[:MAX_NAMES]]
-        more = f" and {len(shifted) - MAX_NAMES} more" if len(shifted) > MAX_NAMES else ""
-        advice.append(f"Columns with the largest shift of a domain from the others: {', '.join(listing)}{more}.")
+        listing = listed([f"'{name}' ({shift.distance:.2f} in {shift.domain})" for name, shift in shifted])
+        advice.append(f"Columns with the largest shift of a domain from the others: {listing}.")
     drifting = [(c.column, c.drift) for c in columns if c.drift and c.drift.real and c.drift.distance >= NOTABLE]
     for name, drift in sorted(drifting, key=lambda pair: -pair[1].distance)[:MAX_NAMES]:
         shares = (
@@ -236,9 +235,9 @@ def column_advice(columns: Sequence[ColumnFacts]) -> list[str]:
     return advice
 
 
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return ", ".join(map(repr, names[:MAX_NAMES])) + more
+def listed(names: Sequence[str], *, most: int = MAX_NAMES, what: str = "") -> str:
+    """Return the first names in one text, with the number of the others."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more{what}" if len(names) > most else "")
 
 
 def _labels(task: str, facts: Sequence[DomainFacts]) -> list[str]:
@@ -247,8 +246,7 @@ def _labels(task: str, facts: Sequence[DomainFacts]) -> list[str]:
     missing = [f"{domain} ({', '.join(labels[:MAX_NAMES])})" for domain, labels in absent.items() if labels]
     advice = []
     if missing:
-        more = f" and {len(missing) - MAX_NAMES} more domains" if len(missing) > MAX_NAMES else ""
-        where = f"{', '.join(missing[:MAX_NAMES])}{more}"
+        where = listed(missing, what=" domains")
         advice.append(f"Some labels are missing: {where}. No method can learn them from there.")
     if task == "classify" and _is_imbalanced(facts):
         advice.append(f"Labels are very imbalanced: accuracy hides the rare ones, so use --metric {METRIC}.")
@@ -269,8 +267,7 @@ def _unmeasured(facts: Sequence[DomainFacts]) -> list[str]:
     small = [domain.domain for domain in facts if domain.kept < MIN_ROWS]
     if not small or len(facts) - len(small) < 2:
         return []
-    names = ", ".join(small[:MAX_NAMES]) + (f" and {len(small) - MAX_NAMES} more" if len(small) > MAX_NAMES else "")
-    return [f"Distances were not measured for domains with fewer than {MIN_ROWS} distinct rows: {names}."]
+    return [f"Distances were not measured for domains with fewer than {MIN_ROWS} distinct rows: {listed(small)}."]
 
 
 def _trial_advice(spec: Spec, verdict: Verdict, domains: int) -> list[str]:

@@ -95,7 +95,7 @@ def fit(
     from holdfast.estimator import DomainClassifier
     from holdfast.final_model import fit_with_rates
     from holdfast.models.card import to_predict
-    from holdfast.models.pretrain_unlabelled import pretrain_for
+    from holdfast.models.pretrain import pretrain_for
     from holdfast.models.saved import check_folder
     from holdfast.run.progress import with_logging
     from holdfast.run.workspace import training_data

@@ -1,6 +1,6 @@
 """Adapt a trained model to one more domain; it is accepted only if the earlier domains lose little."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,11 @@ from holdfast.core.files import locked
 from holdfast.core.stopping import Deadline, TimeUp, format_seconds, parse_duration, until
 from holdfast.data.align import one_domain, with_classes, with_labels, without_held_out
 from holdfast.data.dataset import Dataset, join
-from holdfast.data.load import load_data
 from holdfast.data.readers.memory import Source
 from holdfast.data.sample import draw_sample
 from holdfast.data.splits import TEST, TRAIN, DomainRows, HeldOut, Part, merge_marked, split_parts
 from holdfast.models.calibration import fit_calibration
 from holdfast.models.config import check_model
-from holdfast.models.memory import name_stored_examples
 from holdfast.models.reference import fit_reference
 from holdfast.models.saved import Member, SavedModel, load_model
 from holdfast.models.versions import (
@@ -84,10 +82,10 @@ class Adaptation:
     model: SavedModel
     domain: str
     metric: str
-    before: dict[str, float | None]
-    after: dict[str, float | None]
-    forgetting: dict[str, float]  # per earlier domain; negative if it improved
-    examples: dict[str, int]  # number of held-out examples per domain
+    before: dict[str, float | None] = field(default_factory=dict)
+    after: dict[str, float | None] = field(default_factory=dict)
+    forgetting: dict[str, float] = field(default_factory=dict)  # per earlier domain; negative if it improved
+    examples: dict[str, int] = field(default_factory=dict)  # number of held-out examples per domain
     refused: str = ""  # why the model is not accepted; empty if it is
     notes: tuple[str, ...] = ()
     version: int | None = None  # number of the saved version in its folder
@@ -109,19 +107,14 @@ def adapt(
     task = catalog.build("tasks", saved.task, options={})
     need = tuple(role for role in task.needs if role != "domain")
     new, *past = (
-        saved.align(
-            load_data(source, columns=saved.read_columns(columns), need=need, form=task.data_form, skip_bad=skip_bad)
-        )
+        saved.read(source, columns=columns, need=need, form=task.data_form, skip_bad=skip_bad)
         for source in (data, *earlier)
     )
-    with locked(folder):
-        ledger = ledger_of(folder)
-        parent, inputs = ledger.current, request_inputs("adapt", new, past, terms, domain)
-        if version := repeated_version(ledger, inputs):
-            return _repeated_result(saved, terms, version)
+
+    def trained(parent: int) -> Adaptation:
         try:
             with until(deadline):
-                result = adapt_model(
+                return adapt_model(
                     saved, new, terms, domain=domain, earlier=past, parent=parent, folder=folder, watch=watch
                 )
         except TimeUp:
@@ -129,25 +122,40 @@ def adapt(
                 f"the training did not end within {format_seconds(deadline.seconds)}: the same command with a larger "
                 "--budget continues, or use fewer --steps"
             ) from None
-        if result.refused and not terms.force:
-            return result
-        about = version_of(result.model.record, forced=bool(result.refused))
-        about = replace(about, request=request_digest(ledger, parent, inputs))
-        version = add_version(folder, ledger, about, lambda draft: result.model.save(draft, name=folder.name))
-        return replace(result, version=version.number)
+
+    def repeated() -> Adaptation:
+        spec, stage = Spec(**saved.record.spec), saved.record.stages[-1]
+        unmeasured = sorted(set(saved.domains) - {*stage["train"], *stage["test"]})
+        return _result(saved, spec, terms.max_forgetting, unmeasured, ())
+
+    inputs = [*request_inputs("adapt", new, past, terms), domain]
+    return add_adapted(folder, inputs, trained, repeated, force=terms.force)
 
 
-def request_inputs(command: str, new: Dataset, earlier: Sequence[Dataset], terms: Terms, *more: Any) -> list[Any]:
+def request_inputs(command: str, new: Dataset, earlier: Sequence[Dataset], terms: Terms) -> list[Any]:
     """Return everything that the result of an adaptation depends on, except for the version it starts from."""
-    return [command, new.name, new.fingerprint, [each.fingerprint for each in earlier], asdict(terms), *more]
+    return [command, new.name, new.fingerprint, [each.fingerprint for each in earlier], asdict(terms)]
 
 
-def _repeated_result(saved: SavedModel, terms: Terms, version: Version) -> Adaptation:
-    """Return the result of an adaptation that was saved already."""
-    spec, stage = Spec(**saved.record.spec), saved.record.stages[-1]
-    unmeasured = sorted(set(saved.domains) - {*stage["train"], *stage["test"]})
-    result = _result(saved, spec, terms.max_forgetting, unmeasured, (repeated_note(version),))
-    return replace(result, version=version.number)
+def add_adapted(
+    folder: Path, inputs: Sequence[Any], adapted: Callable[[int], Adaptation], repeated: Callable[[], Adaptation], *,
+    force: bool, **about: Any,
+) -> Adaptation:  # fmt: skip
+    """Add the model that `adapted` returns for the present version, if it is accepted, as the next version.
+
+    If a command with these inputs created the present version, the result is `repeated`; `about` describes the version.
+    """
+    with locked(folder):
+        ledger = ledger_of(folder)
+        if version := repeated_version(ledger, inputs):
+            return replace(repeated(), version=version.number, notes=(repeated_note(version),))
+        result = adapted(ledger.current)
+        if result.refused and not force:
+            return result
+        described = version_of(result.model.record, forced=bool(result.refused))
+        described = replace(described, request=request_digest(ledger, ledger.current, inputs), **about)
+        version = add_version(folder, ledger, described, lambda draft: result.model.save(draft, name=folder.name))
+        return replace(result, version=version.number)
 
 
 def adapt_model(
@@ -258,31 +266,28 @@ def _adapted_model(
     past: PastStages, spec: Spec,
 ) -> SavedModel:  # fmt: skip
     """Return the new model with everything its folder stores; `past.count` rows precede the new ones."""
-    calibration, held_out, sample = None, saved.held_out or HeldOut({}, {}), saved.sample
-    if past.data and assembly.method is not None:
-        calibration = fit_calibration(
-            assembly.method.deployed, assembly.examples, (*past.data, *stage.train), (*stage.test, *stage.valid),
-            task=assembly.task, seed=spec.seed,
-        )  # fmt: skip
-    reference = None
-    if past.data and assembly.method is not None:
-        reference = fit_reference(
-            assembly.method.deployed, assembly.examples, dataset, (*past.data, *stage.train),
-            (*stage.test, *stage.valid), task=assembly.task, calibration=calibration, schema=assembly.encoder.schema,
-            columns=saved.columns, seed=spec.seed,
-        )  # fmt: skip
+    held_out, sample = saved.held_out or HeldOut({}, {}), saved.sample
+    train = (*past.data, *stage.train) if past.data else ()
+    scored = (*stage.test, *stage.valid)
+    calibration = fit_calibration(assembly, train, scored, seed=spec.seed)
+    reference = fit_reference(
+        assembly, dataset, train, scored, calibration=calibration, columns=saved.columns, seed=spec.seed
+    )
     train_rows, valid_rows = (
         [Part(part.domain, part.rows - past.count) for part in split] for split in (stage.train, stage.valid)
     )
     if sample is not None:
         sample = sample.merge(draw_sample(new, train_rows, valid_rows, limit=sample.limit, seed=spec.seed))
     record = replace(record, stages=[*saved.record.stages, *record.stages])
-    model = assembly.deploy()
-    name_stored_examples(model.recall, dataset)
-    return SavedModel(
-        model, assembly.encoder, saved.classes, record, calibration,
-        held_out.merge(HeldOut.of(new, valid_rows)), sample, saved.columns, reference=reference, forms=saved.forms,
+    return SavedModel.of(
+        assembly, dataset, record, held_out.merge(HeldOut.of(new, valid_rows)), calibration=calibration,
+        reference=reference, sample=sample, **_kept(saved),
     )  # fmt: skip
+
+
+def _kept(saved: SavedModel) -> dict[str, Any]:
+    """Return what a model keeps if it is trained on other data."""
+    return {"classes": saved.classes, "columns": saved.columns, "forms": saved.forms}
 
 
 def ledger_of(folder: Path) -> Ledger:
@@ -341,10 +346,7 @@ def continue_training(saved: SavedModel, dataset: Dataset, *, device: torch.devi
         record, assembly = train(spec, episode, workspace, trained=saved.model, past=past)
     record = replace(record, stages=[*saved.record.stages, *record.stages])
     held_out = (saved.held_out or HeldOut({}, {})).merge(HeldOut.of(dataset, episode.stages[0].valid))
-    model = assembly.deploy()
-    return SavedModel(
-        model, assembly.encoder, saved.classes, record, None, held_out, saved.sample, saved.columns, forms=saved.forms
-    )
+    return SavedModel.of(assembly, dataset, record, held_out, sample=saved.sample, **_kept(saved))
 
 
 def _spec(before: Spec, dataset: Dataset, device: torch.device) -> Spec:

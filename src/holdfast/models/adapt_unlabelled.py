@@ -4,29 +4,35 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from holdfast.core.errors import BadInput
-from holdfast.core.files import locked
 from holdfast.data.dataset import Dataset
-from holdfast.data.load import load_data
 from holdfast.data.readers.memory import Source
-from holdfast.data.splits import TEST, split_parts
-from holdfast.models.adapt import Adaptation, Terms, ledger_of, past_data, request_inputs, version_of
-from holdfast.models.label_shift import LabelShift, estimate_shift
-from holdfast.models.prototypes import METHOD as PROTOTYPES
-from holdfast.models.prototypes import adapt_saved_prototypes
+from holdfast.data.splits import TEST, TRAIN, Part, split_parts
+from holdfast.models.adapt import Adaptation, Terms, add_adapted, past_data, request_inputs
+from holdfast.models.calibration import temperature_of
+from holdfast.models.label_shift import estimate_shift
+from holdfast.models.memory import add_examples
 from holdfast.models.saved import SavedModel, load_model
-from holdfast.models.unlabelled import CORRECTED_HEADS
-from holdfast.models.versions import add_version, repeated_note, repeated_version, request_digest
+from holdfast.models.unlabelled import (
+    CORRECTED_HEADS,
+    LABEL_SHIFT,
+    PROTOTYPES,
+    add_to_biases,
+    domain_codes,
+    mean_score,
+    prototypes_note,
+    trial_report,
+)
 from holdfast.nn.memory.recall import T3A
 from holdfast.protocols.plan import rows_of
+from holdfast.protocols.recall import control_rows
+from holdfast.record import Scores
 from holdfast.run.workspace import choose_device
-
-METHOD = "label-shift"  # in the list of versions
+from holdfast.spec import Spec
 
 
 def adapt_unlabelled(
@@ -43,53 +49,75 @@ def adapt_unlabelled(
     if saved.task != "classify":
         raise BadInput(f"--unlabelled needs a classifier, this model has the task {saved.task}: pass labelled data")
     inputs = {role: name for role, name in (columns or {}).items() if role not in ("label", "split")}
-    new = saved.align(load_data(unlabelled, columns=saved.read_columns(inputs), need=(), skip_bad=skip_bad))
-    past = [saved.align(load_data(each, columns=saved.read_columns(columns), skip_bad=skip_bad)) for each in earlier]
-    with locked(folder):
-        ledger, inputs = ledger_of(folder), request_inputs("unlabelled", new, past, terms)
-        if repeated := repeated_version(ledger, inputs):
-            metric = str(saved.record.spec["metric"])
-            notes = (repeated_note(repeated),)
-            return Adaptation(saved, new.name, metric, {}, {}, {}, {}, notes=notes, version=repeated.number)
-        follows = isinstance(saved.model.recall, T3A) and not saved.members
-        result = (adapt_saved_prototypes if follows else correct_model)(saved, new, terms, earlier=past)
-        if result.refused and not terms.force:
-            return result
-        about = replace(
-            version_of(result.model.record, forced=bool(result.refused)),
-            method=PROTOTYPES if follows else METHOD,
-            learned=(new.name,),
-            request=request_digest(ledger, ledger.current, inputs),
-        )
-        version = add_version(folder, ledger, about, lambda draft: result.model.save(draft, name=folder.name))
-        return replace(result, version=version.number)
+    new = saved.read(unlabelled, columns=inputs, need=(), skip_bad=skip_bad)
+    past = [saved.read(each, columns=columns, skip_bad=skip_bad) for each in earlier]
+    follows = isinstance(saved.model.recall, T3A) and not saved.members
+    change, method = (follow_prototypes, PROTOTYPES) if follows else (correct_model, LABEL_SHIFT)
+    return add_adapted(
+        folder, request_inputs("unlabelled", new, past, terms),
+        lambda _: change(saved, new, terms, earlier=past),
+        lambda: Adaptation(saved, new.name, saved.record.spec["metric"]),
+        force=terms.force, method=method, learned=(new.name,),
+    )  # fmt: skip
 
 
-def correct_model(saved: SavedModel, new: Dataset, terms: Terms, *, earlier: Sequence[Dataset] = ()) -> Adaptation:
+def correct_model(saved: SavedModel, new: Dataset, terms: Terms, *, earlier: Sequence[Dataset]) -> Adaptation:
     """Return a copy of a model with biases that suit the class mix of the examples, whose labels are not read."""
     if saved.members or saved.record.spec["head"] not in CORRECTED_HEADS:
         kind = "an average of models" if saved.members else f"a model with head={saved.record.spec['head']}"
         raise BadInput(f"the class mix of {kind} cannot be corrected: fit one model with head=linear")
-    past = past_data(saved, earlier)
-    held_out = () if past is None else split_parts(past, TEST)
-    if past is None or not held_out:
-        fix = "pass the earlier data with --earlier FILE, or fit with --keep-sample"
-        raise BadInput(f"the class mix cannot be estimated without held-out examples of the earlier domains: {fix}")
+    past, held_out = _held_out(saved, earlier, "the class mix cannot be estimated")
     device, rows = choose_device(terms.device), rows_of(held_out)
     known, target = (saved.probabilities(data.raw, device=device) for data in (past.subset(rows), new))
-    domain = np.repeat(np.arange(len(held_out)), [len(part) for part in held_out])
-    shift = estimate_shift(known, past.y[rows], domain, target, seed=terms.seed)
+    shift = estimate_shift(known, past.y[rows], domain_codes(held_out), target, seed=terms.seed)
     if shift is None:
         counts = f"{new.name} has {len(new)} examples and the earlier domains have {len(rows)} held-out ones"
         fix = "pass at least 20 examples, and 20 held-out examples per class"
         raise BadInput(f"{counts}, too few to estimate the class mix: {fix}")
-    record = replace(saved.record, analysis={**saved.record.analysis, METHOD: shift.json()})
     mixes = [", ".join(_shares(saved.classes, mix)) for mix in (shift.sources, shift.target)]
     notes = (f"class mix: {mixes[0]} in the earlier domains, {mixes[1]} estimated for {new.name}",)
-    model: Any = _corrected(saved, shift) if not shift.refused or terms.force else saved.model
-    metric = str(saved.record.spec["metric"])
-    corrected = replace(saved, model=model, record=record, left_out=None)
-    return Adaptation(corrected, new.name, metric, {}, {}, {}, {}, shift.refused, notes)
+    corrected = _changed(saved, LABEL_SHIFT, shift.json())
+    if not shift.refused or terms.force:
+        add_to_biases(corrected.model, temperature_of(saved.calibration) * np.log(shift.weights))
+    return Adaptation(corrected, new.name, saved.record.spec["metric"], refused=shift.refused, notes=notes)
+
+
+def follow_prototypes(saved: SavedModel, new: Dataset, terms: Terms, *, earlier: Sequence[Dataset]) -> Adaptation:
+    """Return a copy of a model with `predict=t3a` whose prototypes follow the examples, whose labels are not read."""
+    past, held_out = _held_out(saved, earlier, "prototypes cannot be checked")
+    device, spec = choose_device(terms.device), Spec(**saved.record.spec)
+    plain, followed, null = (_without_prototypes(saved) for _ in range(3))
+    add_examples(followed, new.raw, None, device=terms.device)
+    sources = control_rows(split_parts(past, TRAIN) or held_out, len(new), terms.seed)
+    add_examples(null, past.subset(sources).raw, None, device=terms.device)
+    predictions = [each.probabilities(new.raw, device=device) for each in (plain, followed, null)]
+    scores = [_scores(each, past, held_out, device) for each in (plain, followed)]
+    report = trial_report(len(new), scores, predictions, spec)
+    before, after = ({domain: each[spec.metric] for domain, each in per_domain.items()} for per_domain in scores)
+    lost = {
+        domain: 100 * (mean_score({domain: scores[0][domain]}, spec) - mean_score({domain: scores[1][domain]}, spec))
+        for domain in before
+    }
+    return Adaptation(
+        _changed(followed, PROTOTYPES, report), new.name, spec.metric, before, after, lost,
+        {part.domain: len(part) for part in held_out}, str(report["refused"]), (prototypes_note(report),),
+    )  # fmt: skip
+
+
+def _held_out(saved: SavedModel, earlier: Sequence[Dataset], problem: str) -> tuple[Dataset, tuple[Part, ...]]:
+    """Return examples of the earlier domains, and their held-out rows; raise if there are none."""
+    past = past_data(saved, earlier)
+    held_out = () if past is None else split_parts(past, TEST)
+    if past is None or not held_out:
+        fix = "pass the earlier data with --earlier FILE, or fit with --keep-sample"
+        raise BadInput(f"{problem} without held-out examples of the earlier domains: {fix}")
+    return past, held_out
+
+
+def _changed(saved: SavedModel, name: str, report: Mapping[str, object]) -> SavedModel:
+    """Return a copy of a model with this analysis in its record, without outputs of left-out domains."""
+    record = replace(saved.record, analysis={**saved.record.analysis, name: report})
+    return replace(saved, model=copy.deepcopy(saved.model), record=record, left_out=None)
 
 
 def _shares(classes: Sequence[str], mix: Sequence[float]) -> list[str]:
@@ -98,11 +126,19 @@ def _shares(classes: Sequence[str], mix: Sequence[float]) -> list[str]:
     return [f"{classes[i]} {100 * mix[i]:.0f}%" for i in order]
 
 
-def _corrected(saved: SavedModel, shift: LabelShift) -> Any:
-    """Return a copy of the network whose probabilities are multiplied by the weights."""
-    model: Any = copy.deepcopy(saved.model)
-    temperature = 1.0 if saved.calibration is None else saved.calibration.temperature
-    bias = model.head.last_layer().bias
-    with torch.no_grad():
-        bias.add_(torch.as_tensor(temperature * np.log(shift.weights), dtype=bias.dtype, device=bias.device))
-    return model
+def _without_prototypes(saved: SavedModel) -> SavedModel:
+    """Return a copy of a model whose memory has observed nothing."""
+    model = copy.deepcopy(saved.model)
+    assert isinstance(model.recall, T3A)
+    model.recall.forget()
+    return replace(saved, model=model)
+
+
+def _scores(saved: SavedModel, past: Dataset, held_out: Sequence[Part], device: torch.device) -> dict[str, Scores]:
+    """Return all metrics per domain."""
+    task, scores = saved.build_task(), {}
+    for part in held_out:
+        known = past.subset(part.rows)
+        logits = np.log(saved.probabilities(known.raw, device=device).clip(1e-12))
+        scores[part.domain] = task.scores(torch.from_numpy(logits), torch.from_numpy(known.y), task.metrics)
+    return scores

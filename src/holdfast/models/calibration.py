@@ -18,12 +18,12 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
 from holdfast.core.seeds import derive
 from holdfast.core.tape import Tape, tape
-from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
-from holdfast.nn.model import Model
-from holdfast.tasks.base import Task
+from holdfast.models.arrays import from_tree, to_tree
+from holdfast.nn.model import Model, OutputScale
+from holdfast.run.assemble import Assembly
 from holdfast.tasks.multilabel import MultiLabel
-from holdfast.tasks.regress import Regress
+from holdfast.tasks.regress import Regress, in_units
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 MAX_WIDTH = 2048  # wider features are scaled per feature, since their covariance would be too large
@@ -155,27 +155,31 @@ class Calibration:
         return None if entropy is None or self.entropies is None else percentiles(entropy, self.entropies)
 
     def save(self, path: Path) -> Path:
-        arrays = {"scale": self.foreign.scale, "centres": self.foreign.centres, "known": self.foreign.known}
-        if self.entropies is not None:
-            arrays["entropies"] = self.entropies
-        if self.thresholds is not None:
-            arrays["thresholds"] = self.thresholds
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in arrays.items()}
-        margin = {} if self.margin is None else {"margin": self.margin}
-        return save_tree(path, {"temperature": self.temperature, **margin, **tensors})
+        return save_tree(path, to_tree(self, inline="foreign"))
 
     @staticmethod
     def load(path: Path) -> Calibration:
         tree = load_tree(path)
-        arrays = {name: value.numpy() for name, value in tree.items() if isinstance(value, Tensor)}
-        entropies, thresholds = arrays.pop("entropies", None), arrays.pop("thresholds", None)
-        foreign = ForeignScore(**arrays)
-        return Calibration(tree["temperature"], foreign, entropies, tree.get("margin"), thresholds)
+        return from_tree(Calibration, tree, foreign=from_tree(ForeignScore, tree))
 
 
 def temperature_of(calibration: Calibration | None) -> float:
     """Return the temperature of a calibration; 1 without one."""
     return 1.0 if calibration is None else calibration.temperature
+
+
+def network_predictions(
+    outputs: np.ndarray, predicts: str, calibration: Calibration | None, scale: OutputScale | None, *,
+    calibrated: bool = True,
+) -> np.ndarray:  # fmt: skip
+    """Return probabilities (n, c), or numbers in units of the target and the ends of their intervals (n, 1 or 3)."""
+    if predicts == "numbers":
+        margin = None if calibration is None else calibration.margin
+        values = torch.from_numpy(outputs.astype(np.float64))
+        return in_units(values, margin, scale or OutputScale(0.0, 1.0)).numpy()
+    if predicts == "labels":
+        return 1 / (1 + np.exp(-outputs.astype(np.float64)))
+    return probabilities(outputs, temperature_of(calibration) if calibrated else 1.0)
 
 
 def observer(model: Model, encode: Callable[[Inputs], Tensor] | None = None) -> Callable[[Inputs], Tensor]:
@@ -195,10 +199,26 @@ def observer(model: Model, encode: Callable[[Inputs], Tensor] | None = None) -> 
     return observe
 
 
-def observations(values: Tensor, count: int) -> Observations:
-    """Separate what `observer` returned for n examples of a network with `count` outputs."""
-    outputs, features, entropy = np.split(values.numpy(), [count, values.shape[1] - 1], axis=1)
+def output_count(model: Model) -> int:
+    """Return the number of outputs of a network."""
+    return int(model.head.outputs)  # pyright: ignore[reportArgumentType]
+
+
+def observations(values: Tensor, model: Model) -> Observations:
+    """Separate what the `observer` of a network returned for n examples."""
+    outputs, features, entropy = np.split(values.numpy(), [output_count(model), values.shape[1] - 1], axis=1)
     return Observations(outputs, features, None if np.isnan(entropy).any() else entropy[:, 0])
+
+
+def observe_rows(assembly: Assembly, rows: np.ndarray) -> Observations:
+    """Return what the trained network of a run computes for some rows of its examples."""
+    assert assembly.method is not None
+    model = assembly.method.deployed
+    was_training = model.training
+    model.eval()
+    values = assembly.examples.map(observer(model), rows, prediction_batch=model.prediction_batch)
+    model.train(was_training)
+    return observations(values, model)
 
 
 def check_finite(values: np.ndarray) -> None:
@@ -210,25 +230,19 @@ def check_finite(values: np.ndarray) -> None:
 
 
 def fit_calibration(
-    model: Model, examples: Examples, train: Sequence[Part], valid: Sequence[Part], *, task: Task, seed: int
+    assembly: Assembly, train: Sequence[Part], valid: Sequence[Part], *, seed: int
 ) -> Calibration | None:
     """Fit the calibration of a trained network; None without labelled training and validation rows.
 
     Without classes, the foreign score is the distance to the mean of all training examples.
     """
-    if not task.predicts:
+    task = assembly.task
+    if assembly.method is None or not task.predicts:
         return None
-    samples = [_sample(splits, examples, derive(seed, "gauge", i)) for i, splits in enumerate((train, valid))]
-    if not all(map(len, samples)):
+    samples = [_sample(splits, assembly, derive(seed, "gauge", i)) for i, splits in enumerate((train, valid))]
+    if not all(len(rows) for rows, _ in samples):
         return None
-    was_training = model.training
-    model.eval()
-    observed, count = [], int(model.head.outputs)  # pyright: ignore[reportArgumentType]
-    for rows in samples:
-        values = examples.map(observer(model), rows, prediction_batch=model.prediction_batch)
-        observed.append((observations(values, count), examples.targets(torch.from_numpy(rows)).cpu()))
-    model.train(was_training)
-    (training, y), (held_out, truth) = observed
+    (training, y), (held_out, truth) = ((observe_rows(assembly, rows), targets) for rows, targets in samples)
     entropies = None if held_out.entropy is None else np.sort(held_out.entropy)
     is_class = task.predicts == "classes"
     labels = y.numpy() if is_class else np.zeros(len(y), dtype=np.int64)
@@ -240,16 +254,17 @@ def fit_calibration(
     return Calibration(temperature, foreign, entropies, margin, thresholds)
 
 
-def _sample(splits: Sequence[Part], examples: Examples, seed: int) -> np.ndarray:
-    """Return at most ROWS labelled rows, balanced over domains."""
+def _sample(splits: Sequence[Part], assembly: Assembly, seed: int) -> tuple[np.ndarray, Tensor]:
+    """Return at most ROWS labelled rows, balanced over domains, and their targets."""
     sampled, rng = [], np.random.default_rng(seed)
     share = -(-ROWS // max(1, len(splits)))
     for split in splits:
-        y = examples.targets(torch.from_numpy(split.rows)).cpu()
+        y = assembly.examples.targets(torch.from_numpy(split.rows)).cpu()
         known = y.isfinite().view(len(y), -1).all(dim=1) if y.is_floating_point() else y >= 0
         rows = split.rows[known.numpy()]
         sampled.append(np.sort(rng.choice(rows, share, replace=False)) if len(rows) > share else rows)
-    return np.concatenate(sampled) if sampled else np.zeros(0, dtype=np.int64)
+    chosen = np.concatenate([np.zeros(0, dtype=np.int64), *sampled])
+    return chosen, assembly.examples.targets(torch.from_numpy(chosen)).cpu()
 
 
 def read_entropy(recorded: Tape, count: int) -> Tensor | None:

@@ -13,10 +13,9 @@ import numpy as np
 
 from holdfast import catalog
 from holdfast.catalog.entry import EXAMPLE_TASKS
-from holdfast.core.checkpoint import load_tensors, save_tensors
-from holdfast.core.errors import Damaged
+from holdfast.core.checkpoint import save_tensors
 from holdfast.models.calibration import probabilities
-from holdfast.models.combined import (
+from holdfast.models.mixture import (
     ByDomain,
     Predictions,
     averaged,
@@ -26,8 +25,9 @@ from holdfast.models.combined import (
     test_fields,
     weights_of,
 )
-from holdfast.models.soup import Network, State, average, best_first, choose_members, stored_weights
-from holdfast.protocols.plan import Episode, rows_of
+from holdfast.models.soup import Network, State, average, best_first, choose_members
+from holdfast.models.stored_runs import episode_of, read_run, stored_tensors
+from holdfast.protocols.plan import rows_of
 from holdfast.record import RunRecord, Scores
 from holdfast.run.train import outputs_path, weights_path
 from holdfast.run.workspace import Workspace
@@ -110,30 +110,20 @@ def _complete_groups(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
 
 def _read(record: RunRecord, workspace: Workspace) -> _Outputs | None:
     """Read the outputs of a run; None if they were not stored."""
-    assert workspace.out is not None
-    try:
-        tensors, _ = load_tensors(outputs_path(workspace.out, record.id))
-    except Damaged:
+    stored, dataset = read_run(record, workspace), workspace.dataset
+    if stored is None:
         return None
-    episode = _episode(Spec(**record.spec), record.episode, workspace)
-    splits, dataset = {"valid": episode.stages[-1].valid, "test": episode.stages[-1].test}, workspace.dataset
     targets = dataset.y if dataset.targets is None else dataset.targets
-    y = {split: {part.domain: targets[part.rows] for part in each} for split, each in splits.items()}
-    outputs = {split: {domain: tensors[f"{split}/{domain}"].numpy() for domain in each} for split, each in y.items()}
+    y = {split: {domain: targets[own] for domain, own in rows.items()} for split, rows in stored.rows.items()}
     task = _task(record)
-    bound = task.bound(None if dataset.targets is None else targets[rows_of(episode.stages[0].train)])
+    bound = task.bound(None if dataset.targets is None else targets[rows_of(stored.episode.stages[0].train)])
     scale = bound.scale if isinstance(bound, Regress) else None
-    predictions = predictions_of(task, outputs, y["valid"], scale)
+    predictions = predictions_of(task, stored.outputs, y["valid"], scale)
     return _Outputs(record, predictions, y["valid"], y["test"], ((record, 1.0),))
 
 
 def _task(record: RunRecord) -> Task:
     return catalog.build("tasks", record.spec["task"], options=record.spec.get("task_args") or {})
-
-
-def _episode(spec: Spec, name: str, workspace: Workspace) -> Episode:
-    """Return the episode of a spec with this name."""
-    return next(episode for episode in workspace.episodes(spec) if episode.name == name)
 
 
 def _best_networks(runs: Sequence[_Outputs]) -> dict[Place, _Outputs]:
@@ -168,7 +158,7 @@ def _soups(runs: Sequence[_Outputs], workspace: Workspace, task: Task) -> list[_
     soups = []
     for episode in dict.fromkeys(episode for _, episode in networks):
         members = [run for run in networks.values() if run.record.episode == episode]
-        states = [stored_weights(run.record, workspace.out) for run in members]
+        states = [stored_tensors(weights_path(workspace.out, run.record.id)) for run in members]
         if len(members) < 2 or any(state is None for state in states):
             return []
         soups.append(_soup(members, [state for state in states if state is not None], workspace, task))
@@ -177,9 +167,8 @@ def _soups(runs: Sequence[_Outputs], workspace: Workspace, task: Task) -> list[_
 
 def _soup(members: Sequence[_Outputs], states: Sequence[State], workspace: Workspace, task: Task) -> _Outputs:
     """Return the greedy soup of the seeds of one network on one target."""
-    specs = [Spec(**run.record.spec) for run in members]
-    episodes = [_episode(spec, run.record.episode, workspace) for spec, run in zip(specs, members, strict=True)]
-    network = Network(specs[0], episodes[0], workspace)
+    episodes = [episode_of(run.record, workspace) for run in members]
+    network = Network(Spec(**members[0].record.spec), episodes[0], workspace)
     held_out = [rows_of(episode.stages[-1].valid) for episode in episodes]
     order = best_first([run.record for run in members])
     chosen = choose_members(states, held_out, order, workspace.dataset.y, network.outputs)
@@ -189,11 +178,10 @@ def _soup(members: Sequence[_Outputs], states: Sequence[State], workspace: Works
         part.domain: probabilities(network.outputs(state, part.rows), temperature)
         for part in episodes[0].stages[-1].test
     }
-    scores = _mean_scores([run.record.stages[-1]["valid"] for run in soup])
-    weighted, y = _weighted(soup, np.full(len(chosen), 1 / len(chosen))), members[0].y_test
-    record = _record(SOUP, weighted, scores, Predictions({}, test), y, task, seed=None)
-    one_network = {name: members[0].record.cost[name] for name in SUMMED[1:] if name in record.cost}
-    return _Outputs(replace(record, cost={**record.cost, **one_network}), Predictions({}, test), {}, y, weighted)
+    combined = _combined(SOUP, soup, np.full(len(chosen), 1 / len(chosen)), Predictions({}, test), _valid(soup), task)
+    cost = combined.record.cost
+    cost |= {name: members[0].record.cost[name] for name in SUMMED[1:] if name in cost}  # it is one network
+    return combined
 
 
 def _stacks(networks: Mapping[Place, _Outputs], simple: Sequence[_Outputs], task: Task) -> dict[Place, _Outputs]:
@@ -210,10 +198,9 @@ def _stacks(networks: Mapping[Place, _Outputs], simple: Sequence[_Outputs], task
         if most > 1 and place[0] not in lacking:
             each, network = [run.predictions for run in own], own[-1]
             weights = weights_of(task, each, network.y_valid, shrink=True)
-            stack, weighted = averaged(each, weights, with_valid=True), _weighted(own, weights)
+            stack = averaged(each, weights, with_valid=True)
             scores = scores_of(task, stack.valid, network.y_valid, stack.thresholds)
-            record = _record(STACK, weighted, scores, stack, network.y_test, task, seed=place[0])
-            stacks[place] = _Outputs(record, stack, network.y_valid, network.y_test, weighted)
+            stacks[place] = _combined(STACK, own, weights, stack, scores, task, network.y_valid, seed=place[0])
     return stacks
 
 
@@ -225,34 +212,29 @@ def _over_seeds(method: str, runs: Mapping[Place, _Outputs], task: Task) -> list
         if len(members) < 2:
             continue
         weights = np.full(len(members), 1 / len(members))
-        mean = averaged([run.predictions for run in members], weights, with_valid=False)
-        scores = _mean_scores([run.record.stages[-1]["valid"] for run in members])
-        weighted, y = _weighted(members, weights), members[0].y_test
-        record = _record(method, weighted, scores, mean, y, task, seed=None)
-        averages.append(_Outputs(record, mean, {}, y, weighted))
+        mixed = averaged([run.predictions for run in members], weights, with_valid=False)
+        averages.append(_combined(method, members, weights, mixed, _valid(members), task))
     return averages
 
 
-def _weighted(members: Sequence[_Outputs], weights: np.ndarray) -> tuple[tuple[RunRecord, float], ...]:
-    """Return the runs behind the members, with their weights in the mixture; those without weight are left out."""
-    pairs = [
-        (record, float(weight) * inner)
-        for member, weight in zip(members, weights, strict=True)
-        for record, inner in member.members
-    ]
-    return tuple((record, weight) for record, weight in pairs if weight > 0)
-
-
-def _mean_scores(scores: Sequence[Mapping[str, Scores]]) -> dict[str, Scores]:
+def _valid(runs: Sequence[_Outputs]) -> dict[str, Scores]:
+    """Return the mean validation scores of runs per domain."""
+    scores = [run.record.stages[-1]["valid"] for run in runs]
     return {d: {name: mean(each[d][name] for each in scores) for name in scores[0][d]} for d in scores[0]}
 
 
-def _record(
-    method: str, members: Sequence[tuple[RunRecord, float]], valid: Mapping[str, Scores],
-    predictions: Predictions, y: ByDomain, task: Task, *, seed: int | None,
-) -> RunRecord:  # fmt: skip
-    """Return the record of a combination on one target; `members` of its stage name the runs and their weights."""
-    last = members[-1][0]
+def _combined(
+    method: str, runs: Sequence[_Outputs], weights: np.ndarray, predictions: Predictions,
+    valid: Mapping[str, Scores], task: Task, y_valid: ByDomain | None = None, *, seed: int | None = None,
+) -> _Outputs:  # fmt: skip
+    """Return a combination on one target with its record; `members` of its stage name the runs and their weights."""
+    members = tuple(
+        (record, float(weight) * inner)
+        for run, weight in zip(runs, weights, strict=True)
+        for record, inner in run.members
+        if float(weight) * inner > 0
+    )
+    last, y = members[-1][0], runs[0].y_test
     spec = {"method": method, **({} if seed is None else {"seed": seed})}
     costs = [record.cost for record, _ in members]
     cost = {name: sum(each[name] for each in costs) for name in SUMMED if all(each.get(name) for each in costs)}
@@ -266,7 +248,8 @@ def _record(
         "sizes": last.stages[-1]["sizes"],
         "members": [{"id": record.id, "weight": round(weight, 6)} for record, weight in members],
     }
-    return RunRecord(spec, last.episode, [stage], dict(last.code), dict(last.machine), cost)
+    record = RunRecord(spec, last.episode, [stage], dict(last.code), dict(last.machine), cost)
+    return _Outputs(record, predictions, y_valid or {}, y, members)
 
 
 def final_members(

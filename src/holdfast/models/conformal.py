@@ -15,21 +15,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
-from holdfast.core.errors import BadInput, check_known
-from holdfast.data.raw import Raw
-from holdfast.models.calibration import observations
 from holdfast.models.left_out import LeftOut
 from holdfast.record import RunRecord
 from holdfast.tasks.regress import interval
-
-if TYPE_CHECKING:
-    from holdfast.models.saved import SavedModel
 
 METHODS = ("split", "mondrian", "weighted")
 TASKS = ("classify", "ordinal", "regress")
@@ -101,9 +95,7 @@ class Calibrated:
         counts = np.bincount(unseen.domain, minlength=len(unseen.domains))
         weights = 1.0 / counts[unseen.domain]
         unit, ratio = float(weights.mean()), None
-        if method == "weighted":
-            assert unseen.coordinates is not None
-            assert new is not None
+        if method == "weighted" and unseen.coordinates is not None and new is not None:
             ratio = DensityRatio.fit(unseen.coordinates, weights, new)
             weights = weights * ratio(unseen.coordinates)
         return Calibrated(
@@ -144,12 +136,9 @@ class Calibrated:
 
     def _thresholds(self, count: int, domains: Sequence[str] | None, features: np.ndarray | None) -> np.ndarray:
         """Return the threshold (n,) of every new example; inf if the calibration examples are too few for it."""
-        if self.method == "weighted":
-            assert self.ratio is not None
-            assert features is not None
-            return quantiles(self.scores, self.weights, self.unit * self.ratio(features), self.coverage)
-        if self.method == "split":
-            return quantiles(self.scores, self.weights, np.full(count, self.unit), self.coverage)
+        if self.method != "mondrian":
+            ratio = np.ones(count) if self.ratio is None or features is None else self.ratio(features)
+            return quantiles(self.scores, self.weights, self.unit * ratio, self.coverage)
         order = np.argsort(self.domain, kind="stable")
         known_codes, starts = np.unique(self.domain[order], return_index=True)
         by_domain = zip(known_codes, np.split(self.scores[order], starts[1:]), strict=True)
@@ -256,67 +245,3 @@ def with_coverage(records: Sequence[RunRecord], left_out: LeftOut) -> list[RunRe
 def needed_examples(coverage: float) -> int:
     """Return the smallest number of calibration examples for a finite threshold."""
     return math.ceil(coverage / (1 - coverage) - 1e-9)
-
-
-def check_sets(saved: SavedModel, coverage: Any, method: str) -> LeftOut:
-    """Raise unless a model can be calibrated for this coverage by this method; return what it is calibrated on."""
-    if isinstance(coverage, bool) or not isinstance(coverage, int | float) or not 0 < coverage < 1:
-        raise BadInput(f"the coverage must be a probability between 0 and 1, such as 0.9; got {coverage}")
-    check_known("method of prediction sets", method, METHODS)
-    if saved.task not in TASKS:
-        known = ", ".join(TASKS)
-        raise BadInput(f"a model of the task {saved.task} has no prediction sets: use a model of the tasks {known}")
-    if saved.left_out is None:
-        raise BadInput(
-            "this model folder has no outputs of left-out domains, on which prediction sets are calibrated: train it "
-            "with `holdfast compare` or `holdfast fit --left-out`"
-        )
-    if method == "weighted" and saved.left_out.projection is None:
-        raise BadInput("this model folder has no features of left-out domains: use split or mondrian")
-    return saved.left_out
-
-
-def calibrate(
-    saved: SavedModel, coverage: float, method: str = "split", *, new: np.ndarray | None = None
-) -> Calibrated:
-    """Calibrate the prediction sets of a model; `weighted` needs features (m, d) of new examples."""
-    left_out = check_sets(saved, coverage, method)
-    if method == "weighted" and (new is None or not len(new)):
-        raise BadInput("weighted prediction sets need all new examples at once: use split or mondrian")
-    calibrated = Calibrated.fit(left_out, coverage, method, ordered=saved.task == "ordinal", new=new)
-    if (needed := needed_examples(coverage)) > calibrated.largest_group:
-        have = f"the model folder has {calibrated.largest_group:,}"
-        where = " in one domain" if method == "mondrian" else ""
-        raise BadInput(
-            f"a coverage of {coverage:g} needs at least {needed:,} examples of left-out domains{where}, {have}: lower "
-            "the coverage, or train on more data"
-        )
-    return calibrated
-
-
-def coordinates(saved: SavedModel, raw: Raw, *, device: torch.device | str = "cpu") -> np.ndarray:
-    """Return features (n, d) of new examples on the axes of the left-out examples of a model."""
-    projection = None if saved.left_out is None else saved.left_out.projection
-    assert projection is not None
-    if not len(raw):
-        return np.zeros((0, projection.axes.shape[1]))
-    observed = observations(saved.observed_values(raw, device=device), int(saved.model.head.outputs))  # pyright: ignore[reportArgumentType]
-    return projection(observed.features)
-
-
-def predict_sets(
-    saved: SavedModel, calibrated: Calibrated, raw: Raw, outputs: np.ndarray, *, domains: Sequence[str] | None = None,
-    device: torch.device | str = "cpu",
-) -> Sets:  # fmt: skip
-    """Return sets or intervals for examples and their outputs: probabilities, or numbers in units of the target."""
-    features = coordinates(saved, raw, device=device) if calibrated.method == "weighted" else None
-    return calibrated.predict(outputs, domains=domains, features=features)
-
-
-def coverage_table(saved: SavedModel, coverage: float, method: str = "split") -> list[dict[str, Any]]:
-    """Return the measured coverage per left-out domain of a model as dicts; empty if it was not measured."""
-    if saved.left_out is None or saved.task not in TASKS:
-        return []
-    if method == "weighted" and saved.left_out.coordinates is None:
-        return []
-    return [asdict(each) for each in measure(saved.left_out, coverage, method, ordered=saved.task == "ordinal")]

@@ -6,7 +6,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from holdfast.core.inputs import Inputs, Joint, Tokens
 from holdfast.core.table import TableRows, category_columns, numeric_columns
 from holdfast.data.raw import Pixels, Raw, Table, Texts, Vectors
 from holdfast.models.calibration import temperature_of
-from holdfast.models.outputs import label_thresholds, predict_labels, predict_numbers
+from holdfast.models.outputs import label_thresholds, predict_examples
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.nn.backbones.bag import BagBackbone
 from holdfast.nn.backbones.base import Backbone
@@ -141,11 +141,8 @@ def output_name(saved: SavedModel) -> str:
 
 def _expected(saved: SavedModel, raw: Raw) -> np.ndarray:
     """Return the predictions of the model that the program must reproduce."""
-    if saved.predicts == "numbers":
-        numbers = predict_numbers(saved, raw)
-        columns = (numbers.values, numbers.low, numbers.high)
-        return np.stack([column for column in columns if column is not None], axis=1)
-    return predict_labels(saved, raw).probabilities if saved.predicts == "labels" else saved.probabilities(raw)
+    predicted = predict_examples(saved, raw)
+    return predicted.values if predicted.ends is None else np.hstack([predicted.values, predicted.ends])
 
 
 def _output(saved: SavedModel) -> dict[str, Any]:
@@ -241,7 +238,12 @@ class MemberModule(nn.Module):
 
 
 class ExportModule(nn.Module):
-    """Predictions from plain tensors: those of one network, or the weighted average of several."""
+    """Predictions from plain tensors: those of one network, or the weighted average of several.
+
+    The tensors are vectors (b, d) or images (b, 3, s, s) `x`; token ids (b, t) with their mask and, for text pairs,
+    segment ids; or rows of a table: numbers (b, p), NaN where one is missing, and codes of categories (b, q), alone or
+    with a text or an image.
+    """
 
     def __init__(self, saved: SavedModel) -> None:
         super().__init__()
@@ -249,46 +251,22 @@ class ExportModule(nn.Module):
         self.weights = [weight for weight, _ in saved.all_members]
         self.columns = _columns(saved) if saved.predicts == "numbers" else None
 
-    def predictions(self, x: Inputs) -> Tensor:
+    def forward(
+        self, x: Tensor | None = None, numbers: Tensor | None = None, codes: Tensor | None = None,
+        ids: Tensor | None = None, mask: Tensor | None = None, types: Tensor | None = None, image: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        given = [each for each in (x, image) if each is not None]
+        if ids is not None and mask is not None:
+            given.append(Tokens(ids, mask.bool(), types))
+        if numbers is not None and codes is not None:
+            given.insert(0, Joint(numbers, codes))
+        return self._predictions(given[0] if len(given) == 1 else Joint(*given))
+
+    def _predictions(self, x: Inputs) -> Tensor:
         if len(self.members) == 1:
             return self.members[0](x)
         terms = zip(self.weights, self.members, strict=True)
         return torch.stack([weight * member(x)[:, : self.columns] for weight, member in terms]).sum(dim=0)
-
-
-class TensorModule(ExportModule):
-    """Vectors (b, d) or images (b, 3, s, s)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.predictions(x)
-
-
-class TokenModule(ExportModule):
-    """Token ids (b, t) with their mask and, for text pairs, segment ids."""
-
-    def forward(self, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
-        return self.predictions(Tokens(ids, mask.bool(), types))
-
-
-class TableModule(ExportModule):
-    """Rows of a table: numbers (b, p), NaN where one is missing, and codes of categories (b, q)."""
-
-    def forward(self, numbers: Tensor, codes: Tensor) -> Tensor:
-        return self.predictions(Joint(numbers, codes))
-
-
-class TableTextModule(ExportModule):
-    """Rows of a table with the tokens of a text."""
-
-    def forward(self, numbers: Tensor, codes: Tensor, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
-        return self.predictions(Joint(Joint(numbers, codes), Tokens(ids, mask.bool(), types)))
-
-
-class TableImageModule(ExportModule):
-    """Rows of a table with an image (b, 3, s, s)."""
-
-    def forward(self, numbers: Tensor, codes: Tensor, image: Tensor) -> Tensor:
-        return self.predictions(Joint(Joint(numbers, codes), image))
 
 
 def _check_members(saved: SavedModel) -> None:
@@ -328,7 +306,7 @@ def export_module(saved: SavedModel, *, pairs: bool = False) -> tuple[ExportModu
     longest = int(text.settings.get("length", MAX_COUNTS if isinstance(text, BagBackbone) else MAX_BATCH))
     length = torch.export.Dim("length", min=2, max=longest) if "ids" in named else None
     dynamic = {name: {0: batch, 1: length} if name in sequences else {0: batch} for name in named}
-    return _module_class(named)(saved), Sample(named, dynamic, raw)
+    return ExportModule(saved), Sample(named, dynamic, raw)
 
 
 def _named_inputs(encoder: Backbone, x: Inputs) -> dict[str, Tensor] | None:
@@ -345,12 +323,6 @@ def _named_inputs(encoder: Backbone, x: Inputs) -> dict[str, Tensor] | None:
         assert isinstance(x.second, Tensor)
         return {"numbers": x.first, "codes": x.second}
     return None
-
-
-def _module_class(named: Collection[str]) -> type[ExportModule]:
-    if "numbers" not in named:
-        return TokenModule if "ids" in named else TensorModule
-    return TableTextModule if "ids" in named else TableImageModule if "image" in named else TableModule
 
 
 def _example_inputs(saved: SavedModel, *, pairs: bool) -> Raw:

@@ -47,7 +47,7 @@ def estimate_shift(
     classes = outputs.shape[1]
     if len(target) < SMALLEST or np.bincount(y, minlength=classes).min() < SMALLEST:
         return None
-    rows = _row_weights(domain)
+    rows = row_weights(domain)
     prior, weights = _prior(y, rows, classes), _solve(outputs, y, rows, target.mean(axis=0))
     distance, rng = _distance(weights, prior), np.random.default_rng(seed)
     null = np.asarray([_null_distance(outputs, y, domain, len(target), rng) for _ in range(RESAMPLES)])
@@ -88,8 +88,8 @@ def _collapse(target: np.ndarray, weights: np.ndarray) -> str:
     return "the corrected predictions collapse to few classes" if collapsed(before, after) else ""
 
 
-def _row_weights(domain: np.ndarray) -> np.ndarray:
-    """(n,) weights with equal sums per domain and a total of 1."""
+def row_weights(domain: np.ndarray) -> np.ndarray:
+    """Return (n,) weights with equal sums per domain and a total of 1."""
     _, index, counts = np.unique(domain, return_inverse=True, return_counts=True)
     return 1.0 / (counts[index] * len(counts))
 
@@ -119,7 +119,7 @@ def _null_distance(
     known = rng.choice(len(y), len(y))
     if len(np.unique(y[known])) < outputs.shape[1]:
         return 0.0
-    drawn, weights = rng.choice(len(y), count, p=_row_weights(domain)), _row_weights(domain[known])
+    drawn, weights = rng.choice(len(y), count, p=row_weights(domain)), row_weights(domain[known])
     solved = _solve(outputs[known], y[known], weights, outputs[drawn].mean(axis=0))
     return _distance(solved, _prior(y[known], weights, outputs.shape[1]))
 
@@ -133,7 +133,7 @@ def _trial_on_sources(
         own, others = domain == name, domain != name
         if len(np.unique(y[others])) < outputs.shape[1]:
             continue
-        known = _row_weights(domain[others])
+        known = row_weights(domain[others])
         prior, true = _prior(y[others], known, outputs.shape[1]), np.bincount(y[own], minlength=outputs.shape[1])
         estimated = _solve(outputs[others], y[others], known, outputs[own].mean(axis=0)) * prior
         errors.append(float(0.5 * np.abs(estimated - true / true.sum()).sum()))

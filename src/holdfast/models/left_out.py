@@ -14,23 +14,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from holdfast.core.checkpoint import load_tensors, load_tree, save_tree
-from holdfast.core.errors import Damaged
-from holdfast.core.inputs import Inputs
+from holdfast.core.checkpoint import load_tree, save_tree
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import Dataset
 from holdfast.defaults import default_plan
+from holdfast.models.arrays import from_tree, to_tree
+from holdfast.models.calibration import observe_rows
 from holdfast.models.mixture import calibrated
-from holdfast.nn.model import Model
-from holdfast.protocols.plan import Stage
+from holdfast.models.stored_runs import read_run
 from holdfast.record import RunRecord
 from holdfast.run.assemble import Assembly
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import Request, resolve
-from holdfast.run.train import SCALE, outputs_path
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 from holdfast.train.work import run_all
@@ -126,21 +122,14 @@ class LeftOut:
 
     def save(self, path: Path) -> Path:
         """Write the file atomically."""
-        arrays = {name: getattr(self, name) for name in ("domain", "target", "y", "outputs", "coordinates")}
-        if self.projection is not None:
-            arrays |= vars(self.projection)
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items() if a is not None}
-        return save_tree(path, {"domains": list(self.domains), **tensors})
+        return save_tree(path, {**to_tree(self, inline="projection"), "domains": list(self.domains)})
 
     @staticmethod
     def load(path: Path) -> LeftOut:
         """Read the file; raise TypeError or KeyError if it is not valid."""
         tree = load_tree(path)
-        domains = tuple(map(str, tree.pop("domains")))
-        arrays = {name: value.numpy() for name, value in tree.items() if isinstance(value, Tensor)}
-        centre, axes = arrays.pop("centre", None), arrays.pop("axes", None)
-        projection = None if centre is None or axes is None else Projection(centre, axes)
-        return LeftOut(domains, **arrays, projection=projection)
+        projection = from_tree(Projection, tree) if "axes" in tree else None
+        return from_tree(LeftOut, tree, domains=tuple(map(str, tree["domains"])), projection=projection)
 
 
 def collect(records: Sequence[RunRecord], runs: Mapping[str, RunRecord], workspace: Workspace) -> CollectedRuns | None:
@@ -189,39 +178,25 @@ class CollectedRuns:
         """Return the outputs with the features of the model that was trained on all domains of a data set."""
         if dataset is not self.workspace.dataset or assembly.method is None:  # its rows have other numbers
             return self.sample(None)
-        model = assembly.method.deployed
-
-        def features(rows: np.ndarray) -> np.ndarray:
-            was_training = model.training
-            model.eval()
-            values = assembly.examples.map(_flat(model), rows, prediction_batch=model.prediction_batch)
-            model.train(was_training)
-            return values.numpy()
-
-        return self.sample(features)
+        return self.sample(lambda rows: observe_rows(assembly, rows).features)
 
     def sample(self, features: Features | None, *, seed: int = 0) -> LeftOut:
         """Sample rows, balanced over domains, and project their features."""
         names, rng = self.workspace.dataset.domains, np.random.default_rng(derive(seed, "left-out"))
         pairs = [(target, run) for run in self.runs for target in run.targets]
-        columns: dict[str, list[np.ndarray]] = {"rows": [], "domain": [], "target": [], "outputs": []}
+        pieces = []
         for target, run in pairs:
             sources = {name: rows for name, rows in run.valid.items() if name != target}
-            shares = {name: -(-ROWS // (len(pairs) * len(sources))) for name in sources}
-            groups = [(target, *run.targets[target], -(-ROWS // len(pairs)))]
-            groups += [(name, *pair, shares[name]) for name, pair in sources.items()]
-            for name, rows, outputs, share in groups:
+            for name, (rows, outputs) in {target: run.targets[target], **sources}.items():
+                share = -(-ROWS // (len(pairs) * (1 if name == target else len(sources))))
                 at = np.sort(rng.permutation(len(rows))[:share])
-                columns["rows"].append(rows[at])
-                columns["outputs"].append(outputs[at])
-                for key, domain in (("domain", name), ("target", target)):
-                    columns[key].append(np.full(len(at), names.index(domain)))
-        rows, domain, target, outputs = (np.concatenate(columns[key]) for key in columns)
+                codes = (np.full(len(at), names.index(each)) for each in (name, target))
+                pieces.append((rows[at], *codes, outputs[at]))
+        rows, domain, target, outputs = map(np.concatenate, zip(*pieces, strict=True))
         dataset = self.workspace.dataset
         y = dataset.y[rows].astype(np.int64) if dataset.targets is None else dataset.targets[rows].astype(np.float64)
-        left_out = LeftOut(names, domain, target, y, outputs.astype(np.float32))
-        left_out = left_out.take(np.isfinite(y) if y.dtype.kind == "f" else y >= 0)
-        rows = rows[np.isfinite(y) if y.dtype.kind == "f" else y >= 0]
+        known = np.isfinite(y) if y.dtype.kind == "f" else y >= 0
+        left_out, rows = LeftOut(names, domain, target, y, outputs.astype(np.float32)).take(known), rows[known]
         if features is None:
             return left_out
         unique, index = np.unique(rows, return_inverse=True)
@@ -232,43 +207,29 @@ class CollectedRuns:
         return replace(left_out, coordinates=projection(values)[index], projection=projection)
 
 
-def _flat(model: Model) -> Callable[[Inputs], Tensor]:
-    """Return the function of a network that computes flat features (b, w)."""
-    return lambda x: model.encode(x).float().flatten(1)
-
-
 def _read(record: RunRecord, runs: Mapping[str, RunRecord], workspace: Workspace) -> _Run | None:
     """Read the outputs of one run; None if they were not stored, and for sets of labels, which are not calibrated."""
-    assert workspace.out is not None
     if record.spec.get("task") == "multilabel":
         return None
-    try:
-        tensors, _ = load_tensors(outputs_path(workspace.out, record.id))
-    except Damaged:
+    members, dataset = record.stages[-1].get("members", []), workspace.dataset
+    stored = read_run(record, workspace, like=runs[members[0]["id"]] if members else None)
+    if stored is None:
         return None
-    members = record.stages[-1].get("members", [])
-    stage, dataset = _stage(runs[members[0]["id"]] if members else record, workspace), workspace.dataset
-    trained = {part.domain for part in stage.train}
-    test = {part.domain: part.rows for part in stage.test if part.domain not in trained}
-    # averages over seeds have none, because each seed holds out other rows
-    valid = {part.domain: part.rows for part in stage.valid if f"valid/{part.domain}" in tensors}
-    outputs = {
-        split: {name: tensors[f"{split}/{name}"].numpy().astype(np.float64) for name in rows}
-        for split, rows in (("test", test), ("valid", valid))
-    }
-    if SCALE in tensors:
-        mean, scale = tensors[SCALE].tolist()
+    outputs = {split: {d: v.astype(np.float64) for d, v in own.items()} for split, own in stored.outputs.items()}
+    if stored.scale is not None:
+        mean, scale = stored.scale
         outputs = {split: {name: mean + scale * v for name, v in each.items()} for split, each in outputs.items()}
     elif members:
         outputs = {split: {name: np.exp(v) for name, v in each.items()} for split, each in outputs.items()}
     else:
-        y = {name: dataset.y[rows] for name, rows in valid.items()}
+        y = {name: dataset.y[rows] for name, rows in stored.rows["valid"].items()}
         outputs = {split: calibrated(outputs["valid"], y, each) for split, each in outputs.items()}
-    test, valid = (
-        {name: (rows, outputs[split][name]) for name, rows in each.items()}
-        for split, each in (("test", test), ("valid", valid))
-    )
-    return _Run(_by_domain(test, dataset), valid)
+    pairs = {
+        split: {name: (rows, outputs[split][name]) for name, rows in own.items()} for split, own in stored.rows.items()
+    }
+    trained = {part.domain for part in stored.episode.stages[-1].train}
+    test = {name: pair for name, pair in pairs["test"].items() if name not in trained}
+    return _Run(_by_domain(test, dataset), pairs["valid"])
 
 
 def _by_domain(scored: Pairs, dataset: Dataset) -> Pairs:
@@ -278,9 +239,3 @@ def _by_domain(scored: Pairs, dataset: Dataset) -> Pairs:
         codes = dataset.domain[rows]
         pairs |= {dataset.domains[code]: (rows[codes == code], outputs[codes == code]) for code in np.unique(codes)}
     return pairs
-
-
-def _stage(record: RunRecord, workspace: Workspace) -> Stage:
-    """Return the last stage of the episode of a run."""
-    episodes = workspace.episodes(Spec(**record.spec))
-    return next(episode for episode in episodes if episode.name == record.episode).stages[-1]

@@ -3,8 +3,7 @@
 The file recall.safetensors holds their features, classes and content hashes, never the examples themselves.
 """
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +13,9 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.core.files import locked
 from holdfast.data.align import with_classes
-from holdfast.data.dataset import Dataset
-from holdfast.data.load import load_data
 from holdfast.data.raw import Raw
 from holdfast.data.readers.memory import Source
-from holdfast.models.saved import RECALL, SavedModel, load_model
+from holdfast.models.saved import RECALL, SavedModel, example_ids, load_model
 from holdfast.models.shared import member_folders
 from holdfast.nn.memory.recall import T3A, Recall, save_recall
 from holdfast.run.workspace import choose_device
@@ -49,9 +46,9 @@ def change_memory(
         is_t3a = all(isinstance(recall, T3A) for _, recall in recalls)
         added = deleted = 0
         if delete is not None:
-            deleted = delete_examples(saved, _load(delete, saved, (), columns).raw)
+            deleted = delete_examples(saved, saved.read(delete, columns=columns, need=()).raw)
         if add is not None:
-            dataset = _load(add, saved, () if is_t3a else ("label",), columns)
+            dataset = saved.read(add, columns=columns, need=() if is_t3a else ("label",))
             labelled = len(dataset) > 0 and (dataset.y >= 0).all()
             y = with_classes(dataset, saved.classes).y if labelled or not is_t3a else None
             added = add_examples(saved, dataset.raw, y, device=device)
@@ -60,10 +57,6 @@ def change_memory(
             if member.model.recall is not None:
                 save_recall(path / RECALL, member.model.recall)
         return MemoryChange(added, deleted, max(len(recall) for _, recall in recalls))
-
-
-def _load(data: Source, saved: SavedModel, need: Sequence[str], columns: Mapping[str, str] | None) -> Dataset:
-    return saved.align(load_data(data, columns=saved.read_columns(columns), need=need))
 
 
 def memories(saved: SavedModel) -> list[tuple[SavedModel, Recall]]:
@@ -95,15 +88,3 @@ def delete_examples(saved: SavedModel, raw: Raw) -> int:
     """Delete the stored examples with the content of these; return their number."""
     ids = example_ids(raw)
     return max(recall.delete(ids) for _, recall in memories(saved))
-
-
-def example_ids(raw: Raw, rows: Sequence[int] | None = None) -> list[str]:
-    """Return a hash of the content of each row."""
-    chosen = range(len(raw)) if rows is None else rows
-    return [hashlib.sha256(str(raw.digest(np.asarray([row]))).encode()).hexdigest()[:20] for row in chosen]
-
-
-def name_stored_examples(recall: Recall | None, dataset: Dataset) -> None:
-    """Set the ids of stored training rows, so that they can be deleted later."""
-    if recall is not None and recall.rows:
-        recall.ids, recall.rows = example_ids(dataset.raw, recall.rows), []

@@ -1,100 +1,40 @@
-"""Predictions of models for numbers and for sets of labels, from the outputs of the network.
+"""Predictions of saved models of every kind: one class, one number or a set of labels per example, and sets of these.
 
-n examples, c labels
+Shapes: n and m examples, c classes or labels, k outputs, d features.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import torch
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, check_known
 from holdfast.data.raw import Raw
-from holdfast.models.conformal import Calibrated, predict_sets
-from holdfast.models.saved import ClassPredictions, SavedModel
-from holdfast.tasks.regress import in_units
+from holdfast.models.conformal import METHODS, TASKS, Calibrated, Sets, measure, needed_examples
+from holdfast.models.left_out import LeftOut
+from holdfast.models.saved import Predicted, SavedModel
 
 
-class Watched(NamedTuple):
-    """Outputs (n, k) of the first network, answers (n, k) of the complete model, features (n, w) and percentiles (n,).
-
-    They are what a monitor needs of a prediction.
-    """
-
-    outputs: np.ndarray
-    answers: np.ndarray
-    features: np.ndarray | None
-    foreign: np.ndarray | None
-
-
-class NumberPredictions(NamedTuple):
-    """Predicted numbers (n,), and if known the ends of their intervals, the percentiles (n,) and features (n, w).
-
-    `first` are the numbers (n,) of the first network.
-    """
-
-    values: np.ndarray
-    low: np.ndarray | None
-    high: np.ndarray | None
-    foreign: np.ndarray | None
-    undecided: np.ndarray | None
-    features: np.ndarray | None
-    first: np.ndarray
-
-
-class LabelPredictions(NamedTuple):
-    """Probability of every label and whether it is predicted (n, c), and if known the percentiles (n,) and features.
-
-    `first` are the probabilities of the first network.
-    """
-
-    probabilities: np.ndarray
-    predicted: np.ndarray
-    foreign: np.ndarray | None
-    undecided: np.ndarray | None
-    features: np.ndarray | None
-    first: np.ndarray
-
-
-def predict_numbers(
-    saved: SavedModel, raw: Raw, *, device: torch.device | str = "cpu", sets: Calibrated | None = None,
-    domains: Sequence[str] | None = None,
-) -> NumberPredictions:  # fmt: skip
-    """Return the predictions of a regression in the units of its target; an average also averages the intervals.
+def predict_examples(
+    saved: SavedModel, raw: Raw, *, device: torch.device | str = "cpu", calibrated: bool = True,
+    sets: Calibrated | None = None, domains: Sequence[str] | None = None,
+) -> Predicted:  # fmt: skip
+    """Return the predictions of a model of any kind; an average also averages the intervals of numbers.
 
     The intervals are those of `sets`, for examples of these domains, or else those of the training domains.
     """
-    if saved.predicts != "numbers" or saved.model.scale is None:
-        raise BadInput(f"a model of the task {saved.task} does not predict numbers: use a model of the task regress")
-    outputs, weights = saved.member_outputs(raw, device=device), [weight for weight, _ in saved.all_members]
-    columns = [_with_ends(member, each.values) for (_, member), each in zip(saved.all_members, outputs, strict=True)]
-    known = min(values.shape[1] for values in columns)  # 1 if a member has no interval
-    mixed = np.asarray(sum(weight * values[:, :known] for weight, values in zip(weights, columns, strict=True)))
-    low, high = (mixed[:, 1], mixed[:, 2]) if known > 1 else (None, None)
-    (mean, scale), own = saved.model.scale, outputs[0].values.astype(np.float64)
-    if sets is not None:
-        numbers = mixed[:, :1] if saved.members else mean + scale * own  # quantiles of members are not averaged
-        predicted = predict_sets(saved, sets, raw, numbers, domains=domains, device=device)
-        low, high = predicted.low, predicted.high
-    return NumberPredictions(mixed[:, 0], low, high, *outputs[0][1:], first=mean + scale * own[:, 0])
-
-
-def _with_ends(saved: SavedModel, outputs: np.ndarray) -> np.ndarray:
-    assert saved.model.scale is not None
-    margin = None if saved.calibration is None else saved.calibration.margin
-    return in_units(torch.from_numpy(outputs.astype(np.float64)), margin, saved.model.scale).numpy()
-
-
-def predict_labels(saved: SavedModel, raw: Raw, *, device: torch.device | str = "cpu") -> LabelPredictions:
-    """Return the probability of every label, and the labels whose threshold it reaches."""
-    if saved.predicts != "labels":
-        raise BadInput(f"a model of the task {saved.task} does not predict sets of labels: use the task multilabel")
-    outputs = saved.member_outputs(raw, device=device)
-    alone = [1 / (1 + np.exp(-each.values.astype(np.float64))) for each in outputs]
-    probabilities = np.sum([weight * each for (weight, _), each in zip(saved.all_members, alone, strict=True)], axis=0)
-    predicted = probabilities >= label_thresholds(saved)
-    return LabelPredictions(probabilities, predicted, *outputs[0][1:], first=alone[0])
+    predicted = saved.predict(raw, device=device, calibrated=calibrated, kind=saved.predicts)
+    if sets is None or saved.model.scale is None:
+        return predicted
+    (mean, scale), numbers = saved.model.scale, predicted.values  # quantiles of members are not averaged
+    if not saved.members:
+        numbers = mean + scale * predicted.outputs.astype(np.float64)
+    ends = predict_sets(saved, sets, raw, numbers, domains=domains, device=device)
+    assert ends.low is not None
+    assert ends.high is not None
+    return predicted._replace(ends=np.stack([ends.low, ends.high], axis=1))
 
 
 def label_thresholds(saved: SavedModel) -> np.ndarray:
@@ -108,54 +48,101 @@ def label_thresholds(saved: SavedModel) -> np.ndarray:
 
 def answers(
     saved: SavedModel, raw: Raw, *, device: torch.device | str = "cpu", sets: Calibrated | None = None,
-    observe: Callable[[Raw, Watched], None] | None = None,
+    observe: Callable[[Raw, Predicted], None] | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return one answer per example, as a server sends it; `sets` adds prediction sets of unknown domains.
 
     `observe` receives the predictions, to watch them.
     """
-    extra: dict[str, np.ndarray | None]
+    predicted, columns = predict_examples(saved, raw, device=device, sets=sets), dict[str, Any]()
     if saved.predicts == "numbers":
-        numbers = predict_numbers(saved, raw, device=device, sets=sets)
-        rows = [{"prediction": value} for value in numbers.values.tolist()]
-        extra = {"low": numbers.low, "high": numbers.high}
-        percentiles = numbers.foreign, numbers.undecided
-        watched = Watched(numbers.first[:, None], numbers.values[:, None], numbers.features, numbers.foreign)
-    elif saved.predicts == "labels":
-        labels = predict_labels(saved, raw, device=device)
-        rows = [
-            {"labels": chosen_names(saved.classes, chosen), "probabilities": dict(zip(saved.classes, p, strict=True))}
-            for chosen, p in zip(labels.predicted, labels.probabilities.tolist(), strict=True)
-        ]
-        extra, percentiles = {}, (labels.foreign, labels.undecided)
-        watched = Watched(labels.first, labels.probabilities, labels.features, labels.foreign)
+        columns["prediction"] = predicted.values[:, 0]
+        if predicted.ends is not None:
+            columns["low"], columns["high"] = predicted.ends.T
     else:
-        classes = saved.predict(raw, device=device)
-        watched = watched_classes(classes)
-        rows = [
-            {"label": saved.classes[row.argmax()], "probabilities": dict(zip(saved.classes, row.tolist(), strict=True))}
-            for row in classes.probabilities
-        ]
+        columns |= _named(saved, predicted.values)
         if sets is not None:
-            predicted = predict_sets(saved, sets, raw, classes.probabilities, device=device).classes
-            for row, chosen in zip(rows, () if predicted is None else predicted, strict=True):
-                row["set"] = chosen_names(saved.classes, chosen)
-        extra, percentiles = {}, (classes.foreign, classes.undecided)
+            chosen = predict_sets(saved, sets, raw, predicted.values, device=device).classes
+            columns["set"] = [chosen_names(saved.classes, row) for row in (() if chosen is None else chosen)]
     if observe is not None:
-        observe(raw, watched)
-    extra |= dict(zip(("foreign", "undecided"), percentiles, strict=True))
-    for name, values in extra.items():
-        for row, value in zip(rows, [] if values is None else values.tolist(), strict=values is not None):
-            row[name] = value
-    return rows
+        observe(raw, predicted)
+    columns |= {"foreign": predicted.foreign, "undecided": predicted.undecided}
+    lists = {n: v.tolist() if isinstance(v, np.ndarray) else v for n, v in columns.items() if v is not None}
+    return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
 
 
-def watched_classes(classes: ClassPredictions) -> Watched:
-    """Return what a monitor needs of the predictions of a classifier."""
-    first = classes.probabilities if classes.first is None else classes.first
-    return Watched(first, classes.probabilities, classes.features, classes.foreign)
+def _named(saved: SavedModel, values: np.ndarray) -> dict[str, list[Any]]:
+    """Return the predicted label, or labels, per example and the probabilities by name."""
+    probabilities = [dict(zip(saved.classes, row, strict=True)) for row in values.tolist()]
+    if saved.predicts == "labels":
+        names = [chosen_names(saved.classes, row) for row in values >= label_thresholds(saved)]
+        return {"labels": names, "probabilities": probabilities}
+    return {"label": [saved.classes[i] for i in values.argmax(axis=1)], "probabilities": probabilities}
 
 
 def chosen_names(classes: tuple[str, ...], chosen: np.ndarray) -> list[str]:
     """Return the names of the predicted labels."""
     return [name for name, is_chosen in zip(classes, chosen, strict=True) if is_chosen]
+
+
+def check_sets(saved: SavedModel, coverage: Any, method: str) -> LeftOut:
+    """Raise unless a model can be calibrated for this coverage by this method; return what it is calibrated on."""
+    if isinstance(coverage, bool) or not isinstance(coverage, int | float) or not 0 < coverage < 1:
+        raise BadInput(f"the coverage must be a probability between 0 and 1, such as 0.9; got {coverage}")
+    check_known("method of prediction sets", method, METHODS)
+    if saved.task not in TASKS:
+        known = ", ".join(TASKS)
+        raise BadInput(f"a model of the task {saved.task} has no prediction sets: use a model of the tasks {known}")
+    if saved.left_out is None:
+        raise BadInput(
+            "this model folder has no outputs of left-out domains, on which prediction sets are calibrated: train it "
+            "with `holdfast compare` or `holdfast fit --left-out`"
+        )
+    if method == "weighted" and saved.left_out.projection is None:
+        raise BadInput("this model folder has no features of left-out domains: use split or mondrian")
+    return saved.left_out
+
+
+def calibrate(
+    saved: SavedModel, coverage: float, method: str = "split", *, new: np.ndarray | None = None
+) -> Calibrated:
+    """Calibrate the prediction sets of a model; `weighted` needs features (m, d) of new examples."""
+    left_out = check_sets(saved, coverage, method)
+    if method == "weighted" and (new is None or not len(new)):
+        raise BadInput("weighted prediction sets need all new examples at once: use split or mondrian")
+    calibrated = Calibrated.fit(left_out, coverage, method, ordered=saved.task == "ordinal", new=new)
+    if (needed := needed_examples(coverage)) > calibrated.largest_group:
+        have = f"the model folder has {calibrated.largest_group:,}"
+        where = " in one domain" if method == "mondrian" else ""
+        raise BadInput(
+            f"a coverage of {coverage:g} needs at least {needed:,} examples of left-out domains{where}, {have}: lower "
+            "the coverage, or train on more data"
+        )
+    return calibrated
+
+
+def coordinates(saved: SavedModel, raw: Raw, *, device: torch.device | str = "cpu") -> np.ndarray:
+    """Return features (n, d) of new examples on the axes of the left-out examples of a model."""
+    projection = None if saved.left_out is None else saved.left_out.projection
+    assert projection is not None
+    if not len(raw):
+        return np.zeros((0, projection.axes.shape[1]))
+    return projection(saved.observe(raw, device=device).features)
+
+
+def predict_sets(
+    saved: SavedModel, calibrated: Calibrated, raw: Raw, outputs: np.ndarray, *, domains: Sequence[str] | None = None,
+    device: torch.device | str = "cpu",
+) -> Sets:  # fmt: skip
+    """Return sets or intervals for examples and their outputs: probabilities, or numbers in units of the target."""
+    features = coordinates(saved, raw, device=device) if calibrated.method == "weighted" else None
+    return calibrated.predict(outputs, domains=domains, features=features)
+
+
+def coverage_table(saved: SavedModel, coverage: float, method: str = "split") -> list[dict[str, Any]]:
+    """Return the measured coverage per left-out domain of a model as dicts; empty if it was not measured."""
+    if saved.left_out is None or saved.task not in TASKS:
+        return []
+    if method == "weighted" and saved.left_out.coordinates is None:
+        return []
+    return [asdict(each) for each in measure(saved.left_out, coverage, method, ordered=saved.task == "ordinal")]

@@ -22,19 +22,18 @@ from holdfast.data.readers.cells import SKIPPED
 from holdfast.data.readers.forms import READING
 from holdfast.data.targets import SEPARATORS
 from holdfast.data.write import check_not_input, check_suffix, write_tables
-from holdfast.models.conformal import (
-    FEW,
-    SAMPLE,
-    Calibrated,
-    Sets,
+from holdfast.models.conformal import FEW, SAMPLE, Calibrated, Sets
+from holdfast.models.outputs import (
     calibrate,
     check_sets,
+    chosen_names,
     coordinates,
     coverage_table,
+    label_thresholds,
+    predict_examples,
     predict_sets,
 )
-from holdfast.models.outputs import LabelPredictions, NumberPredictions, chosen_names, predict_labels, predict_numbers
-from holdfast.models.saved import WINDOW, ClassPredictions, SavedModel, load_model
+from holdfast.models.saved import WINDOW, Predicted, SavedModel, load_model
 from holdfast.run.workspace import choose_device
 
 NUMBERS = "numbers"
@@ -216,39 +215,34 @@ def _table(
         return pa.table({"id": ids, "response": pa.array(saved.responses(chunk.raw, device=device), pa.string())})
     if not saved.predicts:
         return pa.table({"id": ids, **saved.predict_columns(chunk.raw, device=device)})
-    answer: NumberPredictions | LabelPredictions | ClassPredictions
     domains = [chunk.domains[i] for i in chunk.domain]
-    if saved.predicts == "numbers":
-        answer = predict_numbers(saved, chunk.raw, device=device, sets=sets, domains=domains)
-    elif saved.predicts == "labels":
-        answer = predict_labels(saved, chunk.raw, device=device)
-    else:
-        answer = saved.predict(chunk.raw, device=device, calibrated=calibrated)
+    predicted = predict_examples(saved, chunk.raw, device=device, calibrated=calibrated, sets=sets, domains=domains)
     answered = np.ones(len(chunk), dtype=bool)
-    if abstain_above is not None and answer.foreign is not None:
-        answered = answer.foreign <= abstain_above
+    if abstain_above is not None and predicted.foreign is not None:
+        answered = predicted.foreign <= abstain_above
     result.abstained += int((~answered).sum())
-    if isinstance(answer, NumberPredictions):
-        columns = _number_columns(answer, answered, chunk, result)
-    elif isinstance(answer, LabelPredictions):
-        columns = _label_columns(saved, answer, answered, chunk, result)
-    else:
-        columns = _class_columns(saved, answer, answered, chunk, result)
-        if sets is not None:
-            predicted = predict_sets(saved, sets, chunk.raw, answer.probabilities, domains=domains, device=device)
-            columns |= _set_columns(saved, predicted, answered, chunk, result)
-    extra = {"foreign": answer.foreign, "undecided": answer.undecided}
+    columns = COLUMNS[saved.predicts](saved, predicted, answered, chunk, result)
+    if sets is not None and saved.predicts == "classes":
+        chosen = predict_sets(saved, sets, chunk.raw, predicted.values, domains=domains, device=device)
+        columns |= _set_columns(saved, chosen, answered, chunk, result)
+    extra = {"foreign": predicted.foreign, "undecided": predicted.undecided}
     columns |= {name: value for name, value in extra.items() if value is not None}
     return pa.table({"id": pa.array(ids, pa.string()), **columns})
 
 
 def _class_columns(
-    saved: SavedModel, answer: ClassPredictions, answered: np.ndarray, chunk: Dataset, result: Prediction
+    saved: SavedModel, predicted: Predicted, answered: np.ndarray, chunk: Dataset, result: Prediction
 ) -> dict[str, Any]:
-    labels = np.asarray(saved.classes, dtype=object)[answer.probabilities.argmax(axis=1)]
-    _count(result, saved.classes, labels, answered, chunk)
-    probabilities = {f"p_{name}": answer.probabilities[:, i] for i, name in enumerate(saved.classes)}
-    return {"label": pa.array(labels, pa.string(), mask=~answered), **probabilities}
+    codes, truth = predicted.values.argmax(axis=1), class_indices(saved, chunk)
+    labels, scorable = np.asarray(saved.classes, dtype=object)[codes], (truth >= 0) & answered
+    _count(result, saved.classes, np.bincount(codes[answered], minlength=len(saved.classes)))
+    result.scored += int(scorable.sum())
+    result.right += int((codes == truth)[scorable].sum())
+    return {"label": pa.array(labels, pa.string(), mask=~answered), **_probability_columns(saved, predicted)}
+
+
+def _probability_columns(saved: SavedModel, predicted: Predicted) -> dict[str, Any]:
+    return {f"p_{name}": predicted.values[:, i] for i, name in enumerate(saved.classes)}
 
 
 def _set_columns(
@@ -257,8 +251,7 @@ def _set_columns(
     """Return the classes of every set as one text, and their number."""
     assert sets.classes is not None
     assert result.sets is not None
-    names = {name: code for code, name in enumerate(saved.classes)}
-    known = np.asarray([*(names.get(name, -1) for name in chunk.classes), -1])[chunk.y]
+    known = class_indices(saved, chunk)
     result.sets.add(sets, known.clip(0), (known >= 0) & answered)
     separator = next((each for each in SEPARATORS if not any(each in name for name in saved.classes)), None)
     texts = [_joined(chosen_names(saved.classes, chosen), separator) for chosen in sets.classes]
@@ -272,18 +265,19 @@ def _joined(names: Sequence[str], separator: str | None) -> str:
 
 
 def _number_columns(
-    answer: NumberPredictions, answered: np.ndarray, chunk: Dataset, result: Prediction
+    saved: SavedModel, predicted: Predicted, answered: np.ndarray, chunk: Dataset, result: Prediction
 ) -> dict[str, Any]:
     truth = target_numbers(chunk)
     scorable = np.isfinite(truth) & answered
-    errors = (answer.values - truth)[scorable]
+    values, ends = predicted.values[:, 0], () if predicted.ends is None else predicted.ends.T
+    errors = (values - truth)[scorable]
     result.scored += int(scorable.sum())
     result.absolute += float(np.abs(errors).sum())
     result.squared += float((errors**2).sum())
     if result.sets is not None:
-        result.sets.add(Sets(None, answer.low, answer.high), truth, scorable)
-    columns = {"prediction": answer.values, "low": answer.low, "high": answer.high}
-    return {name: pa.array(each, mask=~answered | np.isnan(each)) for name, each in columns.items() if each is not None}
+        result.sets.add(Sets(None, *ends), truth, scorable)
+    columns = zip(("prediction", "low", "high"), (values, *ends), strict=False)
+    return {name: pa.array(each, mask=~answered | np.isnan(each)) for name, each in columns}
 
 
 def target_numbers(chunk: Dataset) -> np.ndarray:
@@ -294,31 +288,31 @@ def target_numbers(chunk: Dataset) -> np.ndarray:
 
 
 def _label_columns(
-    saved: SavedModel, answer: LabelPredictions, answered: np.ndarray, chunk: Dataset, result: Prediction
+    saved: SavedModel, predicted: Predicted, answered: np.ndarray, chunk: Dataset, result: Prediction
 ) -> dict[str, Any]:
     separator = saved.record.spec.get("task_args", {}).get("separator") or SEPARATORS[0]
-    texts = [separator.join(chosen_names(saved.classes, row)) for row in answer.predicted]
-    for i, name in enumerate(saved.classes):
-        result.counts[name] = result.counts.get(name, 0) + int(answer.predicted[answered, i].sum())
+    chosen = predicted.values >= label_thresholds(saved)
+    texts = [separator.join(chosen_names(saved.classes, row)) for row in chosen]
+    _count(result, saved.classes, chosen[answered].sum(axis=0))
     if (chunk.y >= 0).any():
         truth: Dataset = saved.build_task().convert(chunk)
         names = [set(chosen_names(truth.classes, row)) for row in (truth.targets if truth.targets is not None else ())]
-        pairs = zip(answer.predicted, names, strict=True)
+        pairs = zip(chosen, names, strict=True)
         right = [set(chosen_names(saved.classes, row)) == known for row, known in pairs]
         result.scored += int(answered.sum())
         result.right += int((np.asarray(right) & answered).sum())
-    probabilities = {f"p_{name}": answer.probabilities[:, i] for i, name in enumerate(saved.classes)}
-    return {"labels": pa.array(texts, pa.string(), mask=~answered), **probabilities}
+    return {"labels": pa.array(texts, pa.string(), mask=~answered), **_probability_columns(saved, predicted)}
 
 
-def _count(
-    result: Prediction, known: tuple[str, ...], labels: np.ndarray, answered: np.ndarray, chunk: Dataset
-) -> None:
-    for name in known:
-        result.counts[name] = result.counts.get(name, 0) + int((labels[answered] == name).sum())
-    if not chunk.classes:
-        return
-    truth = np.asarray(chunk.classes, dtype=object)[chunk.y]
-    scorable = (chunk.y >= 0) & np.isin(truth, np.asarray(known, dtype=object)) & answered
-    result.scored += int(scorable.sum())
-    result.right += int((labels == truth)[scorable].sum())
+def class_indices(saved: SavedModel, dataset: Dataset) -> np.ndarray:
+    """Return the labels (n,) of a file as classes of the model; -1 without a label that it knows."""
+    known = {name: code for code, name in enumerate(saved.classes)}
+    return np.asarray([*(known.get(name, -1) for name in dataset.classes), -1], dtype=np.int64)[dataset.y]
+
+
+def _count(result: Prediction, classes: Sequence[str], counts: np.ndarray) -> None:
+    for name, count in zip(classes, counts.tolist(), strict=True):
+        result.counts[name] = result.counts.get(name, 0) + count
+
+
+COLUMNS = {"classes": _class_columns, "numbers": _number_columns, "labels": _label_columns}

@@ -7,27 +7,23 @@ domains together, then each domain), p number columns, q category columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from holdfast.core.checkpoint import load_tree, save_tree
 from holdfast.core.seeds import derive
-from holdfast.core.table import Schema
-from holdfast.data.batches import Examples
 from holdfast.data.dataset import Dataset
 from holdfast.data.input_statistics import MISSING, UNKNOWN, InputStatistics, input_statistics, vocabulary_of
 from holdfast.data.splits import Part
-from holdfast.models.calibration import Calibration, observations, observer, probabilities
+from holdfast.models.arrays import from_tree, to_tree
+from holdfast.models.calibration import Calibration, network_predictions, observe_rows
 from holdfast.models.left_out import Projection
-from holdfast.nn.model import Model
+from holdfast.nn.model import OutputScale
 from holdfast.protocols.plan import rows_of
-from holdfast.tasks.base import Task
+from holdfast.run.assemble import Assembly
 
 FILE = "reference.safetensors"
 FORMAT = 1
@@ -35,7 +31,6 @@ ROWS = 800  # held-out examples; drift tests compare with at most this number
 AXIS_ROWS = 500  # training examples that determine the axes of the features
 TEXTS = 20_000  # training texts that determine the vocabulary
 QUANTILES = 101  # stored per number column and group
-ARRAYS = ("domain", "outputs", "y", "foreign", "coordinates", "lengths", "unknown", "vocabulary")
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +91,13 @@ class Reference:
     domain: np.ndarray  # (n,) index into the domains
     outputs: np.ndarray  # (n, k)
     y: np.ndarray  # (n,) class, or number; -1 or nan where unknown
-    foreign: np.ndarray | None  # (n,) percentiles
-    coordinates: np.ndarray | None  # (n, d) projected features
-    lengths: np.ndarray | None  # (n,)
-    unknown: np.ndarray | None  # (n,) share of words that are not in the vocabulary
-    vocabulary: np.ndarray | None  # (v,) sorted hashes of the words of training texts
-    projection: Projection | None
-    columns: Columns | None
+    foreign: np.ndarray | None = None  # (n,) percentiles
+    coordinates: np.ndarray | None = None  # (n, d) projected features
+    lengths: np.ndarray | None = None  # (n,)
+    unknown: np.ndarray | None = None  # (n,) share of words that are not in the vocabulary
+    vocabulary: np.ndarray | None = None  # (v,) sorted hashes of the words of training texts
+    projection: Projection | None = None
+    columns: Columns | None = None
 
     def __post_init__(self) -> None:
         count = len(self.domain)
@@ -117,14 +112,7 @@ class Reference:
 
     def save(self, path: Path) -> Path:
         """Write the file atomically."""
-        arrays = {name: getattr(self, name) for name in ARRAYS}
-        groups = {"projection": self.projection, "columns": self.columns}
-        tree = {"format": FORMAT, "domains": list(self.domains), **_tensors(arrays)}
-        for name, group in groups.items():
-            if group is not None:
-                values = {each.name: getattr(group, each.name) for each in fields(group)}
-                tree[name] = {**_tensors(values), **{k: v for k, v in values.items() if isinstance(v, tuple)}}
-        return save_tree(path, tree)
+        return save_tree(path, {**to_tree(self), "format": FORMAT, "domains": list(self.domains)})
 
     @staticmethod
     def load(path: Path) -> Reference:
@@ -132,54 +120,36 @@ class Reference:
         tree = load_tree(path)
         if tree["format"] != FORMAT:
             raise TypeError(f"{path.name} has format {tree['format']}, this version reads {FORMAT}")
-        projection: dict[str, Any] = _arrays(tree.get("projection", {}))
-        columns: dict[str, Any] = _arrays(tree.get("columns", {}))
-        arrays: dict[str, Any] = {name: tree[name].numpy() if name in tree else None for name in ARRAYS}
-        return Reference(
-            tuple(map(str, tree["domains"])), **arrays, projection=Projection(**projection) if projection else None,
-            columns=Columns(**columns) if columns else None,
-        )  # fmt: skip
-
-
-def _arrays(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.numpy() if isinstance(value, Tensor) else value for name, value in values.items()}
-
-
-def _tensors(values: dict[str, object]) -> dict[str, Tensor]:
-    return {k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in values.items() if isinstance(v, np.ndarray)}
+        kinds = {"projection": Projection, "columns": Columns}
+        parts = {name: from_tree(kind, tree[name]) for name, kind in kinds.items() if name in tree}
+        return from_tree(Reference, tree, domains=tuple(map(str, tree["domains"])), **parts)
 
 
 def fit_reference(
-    model: Model, examples: Examples, dataset: Dataset, train: Sequence[Part], held_out: Sequence[Part], *, task: Task,
-    calibration: Calibration | None, schema: Schema, columns: Sequence[str] | None, seed: int,
+    assembly: Assembly, dataset: Dataset, train: Sequence[Part], held_out: Sequence[Part], *,
+    calibration: Calibration | None, columns: Sequence[str] | None, seed: int,
 ) -> Reference | None:  # fmt: skip
     """Compute the reference of a trained network; None for tasks without one prediction per example.
 
     Held-out rows are drawn without regard to their domains, so that the reference has the mix of the training data.
     The axes of the features come from training rows: held-out and new rows are then equally new to them.
     """
-    if not task.predicts or not train or not held_out:
+    predicts, schema = assembly.task.predicts, assembly.encoder.schema
+    if assembly.method is None or not predicts or not train or not held_out:
         return None
     rng = np.random.default_rng(derive(seed, "reference"))
     rows = rng.permutation(rows_of(held_out))[:ROWS]
     seen = rng.permutation(rows_of(train))
-    was_training, count = model.training, int(model.head.outputs)  # pyright: ignore[reportArgumentType]
-    model.eval()
-    observed = [
-        observations(examples.map(observer(model), each, prediction_batch=model.prediction_batch), count)
-        for each in (seen[:AXIS_ROWS], rows)
-    ]
-    model.train(was_training)
-    projection = Projection.fit(observed[0].features, seed=seed)
+    first, observed = (observe_rows(assembly, each) for each in (seen[:AXIS_ROWS], rows))
+    projection = Projection.fit(first.features, seed=seed)
     own = input_statistics(dataset.raw, rows, schema=schema, names=columns)
     vocabulary = None
     if own.words is not None:
         vocabulary = vocabulary_of(input_statistics(dataset.raw, seen[:TEXTS], schema=schema))
-    domain = dataset.domain[rows]
-    features = observed[1].features
+    domain, features = dataset.domain[rows], observed.features
     return Reference(
         domains=dataset.domains, domain=domain, y=_targets(dataset, rows),
-        outputs=reference_outputs(observed[1].outputs, task.predicts, calibration, model.scale),
+        outputs=reference_outputs(observed.outputs, predicts, calibration, assembly.method.deployed.scale),
         foreign=None if calibration is None else calibration.foreign.percentiles(features),
         coordinates=None if projection is None else projection(features),
         lengths=own.lengths, unknown=own.unknown_words(vocabulary), vocabulary=vocabulary, projection=projection,
@@ -195,13 +165,8 @@ def _targets(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
 
 
 def reference_outputs(
-    outputs: np.ndarray, predicts: str, calibration: Calibration | None, scale: tuple[float, float] | None
+    outputs: np.ndarray, predicts: str, calibration: Calibration | None, scale: OutputScale | None
 ) -> np.ndarray:
     """Return probabilities (n, c), or numbers in the units of the target (n, 1), from the outputs of a network."""
-    if predicts == "numbers":
-        mean, spread = scale or (0.0, 1.0)
-        return (mean + spread * outputs[:, :1].astype(np.float64)).astype(np.float32)
-    if predicts == "labels":
-        return (1 / (1 + np.exp(-outputs.astype(np.float64)))).astype(np.float32)
-    temperature = 1.0 if calibration is None else calibration.temperature
-    return probabilities(outputs, temperature).astype(np.float32)
+    values = network_predictions(outputs, predicts, calibration, scale)
+    return (values[:, :1] if predicts == "numbers" else values).astype(np.float32)

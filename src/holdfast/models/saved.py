@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +23,23 @@ from holdfast.core.limits import ConstructionLimit
 from holdfast.data.align import align_features, model_columns
 from holdfast.data.batches import Examples, prepare
 from holdfast.data.dataset import Dataset
+from holdfast.data.load import load_data
 from holdfast.data.raw import Raw, Subset
 from holdfast.data.readers.forms import Form
 from holdfast.data.readers.forms import from_json as forms_from_json
 from holdfast.data.readers.forms import to_json as forms_to_json
+from holdfast.data.readers.memory import Source
 from holdfast.data.sample import Sample, load_sample, save_sample
 from holdfast.data.splits import HeldOut
-from holdfast.models.calibration import Calibration, check_finite, observations, observer, probabilities, temperature_of
+from holdfast.models.calibration import (
+    Calibration,
+    Observations,
+    check_finite,
+    network_predictions,
+    observations,
+    observer,
+    output_count,
+)
 from holdfast.models.card import card
 from holdfast.models.config import (
     AGAIN,
@@ -55,27 +66,47 @@ from holdfast.nn.experts.graft import describe_experts
 from holdfast.nn.memory.recall import load_recall, save_recall
 from holdfast.nn.model import Model
 from holdfast.record import RunRecord, read
+from holdfast.run.assemble import Assembly
 from holdfast.tasks.base import ColumnTask, InferenceTask, Structured, Task
 
 SETS_OF_CLASSES = ("classify", "ordinal", "multilabel")  # tasks with one output per class
 WINDOW = 4096  # rows prepared and predicted at a time; the results do not depend on it
+OTHER_KIND = {
+    "classes": "has no class probabilities: use a classifier",
+    "numbers": "does not predict numbers: use a model of the task regress",
+    "labels": "does not predict sets of labels: use the task multilabel",
+}
 CALIBRATION, HELD_OUT, SAMPLE = "gauge.safetensors", "heldout.json", "sample.safetensors"
 RECALL = "recall.safetensors"  # stored examples that predictions read; it changes without a new version
 MODEL_FILES = (*OWN, CALIBRATION, SAMPLE, RECALL, LEFT_OUT, REFERENCE, MEMBERS)  # config.json is the first
+READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {  # files that not every model has, by the field they hold
+    "calibration": (CALIBRATION, Calibration.load),
+    "held_out": (HELD_OUT, lambda path: HeldOut.from_json(read_json(path))),
+    "sample": (SAMPLE, load_sample),
+    "left_out": (LEFT_OUT, LeftOut.load),
+    "reference": (REFERENCE, Reference.load),
+}
 INCOMPLETE = (LOCK_NAME, "checkpoints", *MODEL_FILES)  # what an incomplete model folder may contain
 
 
-class ClassPredictions(NamedTuple):
-    """Probabilities (n, c), and if known the percentiles `foreign` and `undecided` (n,) and encoder features (n, w).
+class Predicted(NamedTuple):
+    """Predictions (n, k) of a model and of its first network, whose outputs are `outputs`.
 
-    `first` are the probabilities of the first network, if others are averaged with it.
+    They are probabilities of classes or labels, or numbers in the units of the target (n, 1) with the `ends` (n, 2) of
+    their intervals. If known, there are the percentiles (n,) and the encoder features (n, w).
     """
 
-    probabilities: np.ndarray
+    values: np.ndarray
+    first: np.ndarray
+    outputs: np.ndarray
     foreign: np.ndarray | None
     undecided: np.ndarray | None
-    features: np.ndarray | None = None
-    first: np.ndarray | None = None
+    features: np.ndarray | None
+    ends: np.ndarray | None = None
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        return self.values
 
 
 class Outputs(NamedTuple):
@@ -109,9 +140,22 @@ class SavedModel:
     reference: Reference | None = None  # statistics of held-out examples, for `watch`
     forms: Mapping[str, Form] = field(default_factory=dict)  # how the training data writes numbers and dates
 
+    @staticmethod
+    def of(assembly: Assembly, dataset: Dataset, record: RunRecord, held_out: HeldOut, **stored: Any) -> SavedModel:
+        """Return the trained network of a run on a data set with what its folder stores."""
+        model = assembly.deploy()
+        if model.recall is not None and model.recall.rows:  # stored examples can be deleted by their content
+            model.recall.ids, model.recall.rows = example_ids(dataset.raw, model.recall.rows), []
+        about = {"classes": dataset.classes, "columns": dataset.columns, "forms": dataset.forms, **stored}
+        return SavedModel(model, assembly.encoder, record=record, held_out=held_out, **about)
+
     def read_columns(self, columns: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Return the roles to read new data with: those of the user and the model's columns."""
         return model_columns(columns, self.encoder.schema, self.columns, self.forms, size=self.encoder.size)
+
+    def read(self, data: Source, *, columns: Mapping[str, Any] | None = None, **options: Any) -> Dataset:
+        """Read new data with the model's columns; `options` are those of `load_data`."""
+        return self.align(load_data(data, columns=self.read_columns(columns), **options))
 
     def align(self, dataset: Dataset) -> Dataset:
         """Return new data with the model's columns, in their order."""
@@ -125,8 +169,7 @@ class SavedModel:
     @property
     def depends_on_batch(self) -> bool:
         """Whether other examples of a request may change a prediction."""
-        models = (self.model, *(member.saved.model for member in self.members))
-        return any(model.prediction_batch is not None for model in models)
+        return any(saved.model.prediction_batch is not None for _, saved in self.all_members)
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -175,17 +218,23 @@ class SavedModel:
         """Return the probability of each class, (n, c)."""
         return self.predict(raw, device=device, calibrated=calibrated).probabilities
 
-    def predict(self, raw: Raw, *, device: torch.device | str = "cpu", calibrated: bool = True) -> ClassPredictions:
-        """Return probabilities and the percentiles of the distance to the training data."""
-        if self.predicts != "classes":
-            raise BadInput(f"a model of the task {self.task} has no class probabilities: use a classifier")
+    def predict(
+        self, raw: Raw, *, device: torch.device | str = "cpu", calibrated: bool = True, kind: str = "classes"
+    ) -> Predicted:
+        """Return the predictions of the average of all networks, which must be of this kind."""
+        if self.predicts != kind:
+            raise BadInput(f"a model of the task {self.task} {OTHER_KIND[kind]}")
         outputs = self.member_outputs(raw, device=device)
         alone = [
-            probabilities(each.values, temperature_of(saved.calibration) if calibrated else 1.0)
+            network_predictions(each.values, kind, saved.calibration, saved.model.scale, calibrated=calibrated)
             for (_, saved), each in zip(self.all_members, outputs, strict=True)
         ]
-        mixed = sum(weight * each for (weight, _), each in zip(self.all_members, alone, strict=True))
-        return ClassPredictions(np.asarray(mixed), *outputs[0][1:], first=alone[0] if self.members else None)
+        known = min(values.shape[1] for values in alone)  # 1 if the numbers of a member have no interval
+        pairs = zip(self.all_members, alone, strict=True)
+        mixed, ends = np.asarray(sum(weight * values[:, :known] for (weight, _), values in pairs)), None
+        if kind == "numbers":
+            mixed, ends = mixed[:, :1], mixed[:, 1:] if known > 1 else None
+        return Predicted(mixed, alone[0][:, : mixed.shape[1]], *outputs[0], ends=ends)
 
     def member_outputs(self, raw: Raw, *, device: torch.device | str = "cpu") -> list[Outputs]:
         """Return the outputs of every network, in the order of `all_members`; a shared encoder is evaluated once."""
@@ -221,13 +270,14 @@ class SavedModel:
 
     def _outputs(self, values: Tensor | None) -> Outputs:
         """Interpret the values of `_observe` for all examples; None if there are none."""
-        count = int(self.model.head.outputs)  # pyright: ignore[reportArgumentType]
         if values is None:
-            return Outputs(np.zeros((0, count)), np.zeros(0) if self.calibration is not None else None, None)
+            return Outputs(
+                np.zeros((0, output_count(self.model))), np.zeros(0) if self.calibration is not None else None, None
+            )
         if self.calibration is None:
             check_finite(values.numpy())
             return Outputs(values.numpy(), None, None)
-        observed = observations(values, count)
+        observed = observations(values, self.model)
         check_finite(np.concatenate([observed.outputs, observed.features], axis=1))
         foreign = self.calibration.foreign.percentiles(observed.features)
         return Outputs(observed.outputs, foreign, self.calibration.undecided(observed.entropy), observed.features)
@@ -244,11 +294,11 @@ class SavedModel:
         assert values is not None
         return values[:, : model.width], values[:, model.width :]
 
-    def observed_values(self, raw: Raw, *, device: torch.device | str = "cpu") -> Tensor:
-        """Return outputs, encoder features and read entropies of this network, which `observations` separates."""
+    def observe(self, raw: Raw, *, device: torch.device | str = "cpu") -> Observations:
+        """Return outputs, encoder features and read entropies of this network."""
         values = self._map(raw, observer(self.model), device)
         assert values is not None
-        return values
+        return observations(values, self.model)
 
     def predict_columns(self, raw: Raw, *, device: torch.device | str = "cpu") -> dict[str, list[Any]]:
         """Return predictions of tasks other than classification by column, such as tokens and tags."""
@@ -334,22 +384,17 @@ class SavedModel:
             config["format"], encoder["shared"] = SHARED_FORMAT, shared.json()
         save_tensors(folder / WEIGHTS, weights)
         write_text(folder / "record.json", self.record.text())
-        write_text(folder / "README.md", self._card(name))
-        if self.calibration is not None:
-            self.calibration.save(folder / CALIBRATION)
-        if self.left_out is not None:
-            self.left_out.save(folder / LEFT_OUT)
-        if self.reference is not None:
-            self.reference.save(folder / REFERENCE)
+        members = [(weight, member_names(saved)) for weight, saved in self.all_members] if self.members else []
+        text = card(name, self.classes, self.record, members=members, left_out=self.left_out)
+        write_text(folder / "README.md", text)
+        for part, file in ((self.calibration, CALIBRATION), (self.left_out, LEFT_OUT), (self.reference, REFERENCE)):
+            if part is not None:
+                part.save(folder / file)
         if self.held_out is not None:
             write_text(folder / HELD_OUT, json.dumps(self.held_out.to_json(), indent=1) + "\n")
         if self.sample is not None:
             save_sample(folder / SAMPLE, self.sample, size=self.encoder.size)
         write_text(folder / "config.json", json.dumps(config, indent=1) + "\n")
-
-    def _card(self, name: str) -> str:
-        names = [(weight, member_names(saved)) for weight, saved in self.all_members] if self.members else []
-        return card(name, self.classes, self.record, members=names, left_out=self.left_out)
 
 
 def _outputs_together(group: Sequence[SavedModel], raw: Raw, device: torch.device | str) -> list[Outputs]:
@@ -361,10 +406,16 @@ def _outputs_together(group: Sequence[SavedModel], raw: Raw, device: torch.devic
     if values is None:
         return [saved._outputs(None) for saved in group]
     with_features = [saved.calibration is not None for saved in group]
-    counts = [int(saved.model.head.outputs) for saved in group]  # pyright: ignore[reportArgumentType]
+    counts = [output_count(saved.model) for saved in group]
     rest = values.shape[1] - sum(counts)
     widths = [count + (each and rest // sum(with_features)) for count, each in zip(counts, with_features, strict=True)]
     return [saved._outputs(each) for saved, each in zip(group, values.split(widths, dim=1), strict=True)]
+
+
+def example_ids(raw: Raw, rows: Sequence[int] | None = None) -> list[str]:
+    """Return a hash of the content of each row."""
+    chosen = range(len(raw)) if rows is None else rows
+    return [hashlib.sha256(str(raw.digest(np.asarray([row]))).encode()).hexdigest()[:20] for row in chosen]
 
 
 class Member(NamedTuple):
@@ -434,17 +485,12 @@ def _load(folder: Path, earlier: Sequence[Model] = ()) -> SavedModel:
         shared.tie(model, earlier)
         model.recall = load_recall(folder / RECALL, width=model.width) if "recall" in config else None
         model.scale = checked_scale(config["scale"]) if spec.get("task") == "regress" else None
-        calibration = Calibration.load(folder / CALIBRATION) if (folder / CALIBRATION).exists() else None
-        held = HeldOut.from_json(read_json(folder / HELD_OUT)) if (folder / HELD_OUT).exists() else None
-        sample = load_sample(folder / SAMPLE) if (folder / SAMPLE).exists() else None
+        stored = {name: load(folder / file) for name, (file, load) in READERS.items() if (folder / file).exists()}
         columns = tuple(config["columns"]) if "columns" in config else None
         forms = forms_from_json(config.get("forms", {}))
-        left_out = LeftOut.load(folder / LEFT_OUT) if (folder / LEFT_OUT).exists() else None
-        reference = Reference.load(folder / REFERENCE) if (folder / REFERENCE).exists() else None
     except Exception as error:  # an untrusted folder can make any step fail
         if isinstance(error, BadInput) and not isinstance(error, Damaged):
             raise
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadInput(f"{folder} is not a valid model folder ({first}): {AGAIN}") from error
-    about = {"left_out": left_out, "reference": reference, "forms": forms}
-    return SavedModel(model.eval(), encoder, classes, record, calibration, held, sample, columns, **about)
+    return SavedModel(model.eval(), encoder, classes, record, columns=columns, forms=forms, **stored)

@@ -1,9 +1,10 @@
-"""Soups of finished runs: average the weights of seeds that share a start, without further training.
+"""Models of finished runs, without further training: average the weights of seeds, or the predictions of networks.
 
-The best seed comes first and others join one by one, as in a greedy soup (Wortsman et al., 2022). Seeds hold out
-different rows, so a seed is judged with each member in turn on the rows that neither of the two was trained on: the
-average of both networks must not have a higher NLL there than the member. Head and neck of each seed have their own
-random start; where averages of them do not work, this test refuses them.
+A soup averages the weights of seeds that share a start. The best seed comes first and others join one by one, as in a
+greedy soup (Wortsman et al., 2022). Seeds hold out different rows, so a seed is judged with each member in turn on the
+rows that neither of the two was trained on: the average of both networks must not have a higher NLL there than the
+member. Head and neck of each seed have their own random start; where averages of them do not work, this test refuses
+them.
 
 Shapes: n rows, c classes.
 """
@@ -19,20 +20,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core.checkpoint import load_tensors
-from holdfast.core.errors import Damaged
+from holdfast.core.stopping import Deadline
 from holdfast.data.dataset import Dataset
+from holdfast.data.splits import HeldOut
 from holdfast.models.calibration import fit_calibration, nll
 from holdfast.models.reference import fit_reference
-from holdfast.models.saved import SavedModel
+from holdfast.models.saved import Member, SavedModel
+from holdfast.models.stored_runs import episode_of, stored_tensors
 from holdfast.protocols.plan import Episode, rows_of
 from holdfast.record import RunRecord
 from holdfast.run.assemble import assemble
-from holdfast.run.train import weights_path
+from holdfast.run.train import state_path, weights_path
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 from holdfast.stats.selection import train_validation
 
+MOST_MEMBERS = 3  # runs of an ensemble, at most
 MIN_ROWS = 20  # held out by two seeds; fewer do not show whether their average works
 
 State = Mapping[str, Tensor]
@@ -103,14 +106,6 @@ def best_first(records: Sequence[RunRecord]) -> list[int]:
     return sorted(range(len(records)), key=lambda i: -np.inf if (score := scores[i]) is None else score, reverse=True)
 
 
-def stored_weights(record: RunRecord, out: Path) -> State | None:
-    """Return the weights of a run; None if they were not stored."""
-    try:
-        return load_tensors(weights_path(out, record.id))[0]
-    except Damaged:
-        return None
-
-
 def fit_soup(models: Sequence[SavedModel], dataset: Dataset, *, device: torch.device, cache: Path | None) -> SavedModel:
     """Return the soup of models that were trained on all domains with different seeds, best validation score first.
 
@@ -129,18 +124,15 @@ def fit_soup(models: Sequence[SavedModel], dataset: Dataset, *, device: torch.de
     state, model = average([states[i] for i in chosen]), copy.deepcopy(first.model)
     model.load_state_dict(state)
     network.load(state)
-    calibration = fit_calibration(
-        network.model, network.assembly.examples, stage.train, stage.valid,
-        task=network.assembly.task, seed=specs[chosen[0]].seed,
-    )  # fmt: skip
+    seed = specs[chosen[0]].seed
+    calibration = fit_calibration(network.assembly, stage.train, stage.valid, seed=seed)
     known = [models[i].calibration for i in chosen]
     if calibration is not None:
         temperatures = [each.temperature for each in known if each is not None]
         calibration = replace(calibration, temperature=float(np.mean(temperatures or [calibration.temperature])))
     reference = fit_reference(
-        network.model, network.assembly.examples, dataset, stage.train, stage.test or stage.valid,
-        task=network.assembly.task, calibration=calibration, schema=first.encoder.schema, columns=first.columns,
-        seed=specs[chosen[0]].seed,
+        network.assembly, dataset, stage.train, stage.test or stage.valid, calibration=calibration,
+        columns=first.columns, seed=seed,
     )  # fmt: skip
     about = {"seeds": [spec.seed for spec in specs], "averaged": [specs[i].seed for i in chosen]}
     record = replace(first.record, analysis={**first.record.analysis, "soup": about})
@@ -150,3 +142,44 @@ def fit_soup(models: Sequence[SavedModel], dataset: Dataset, *, device: torch.de
     return replace(
         first, model=model.eval(), record=record, calibration=calibration, left_out=left_out, reference=reference
     )
+
+
+def ensemble_of_runs(
+    records: Sequence[RunRecord], workspace: Workspace, deadline: Deadline | None = None
+) -> SavedModel | None:
+    """Return the average of the networks of runs with their first seed; None if the states were not stored.
+
+    After the deadline no network is added to the first one.
+    """
+    first = records[0].spec.get("seed")
+    chosen = [record for record in records if record.spec.get("seed") == first]
+    chosen = list({(record.spec["method"], record.episode): record for record in chosen}.values())[:MOST_MEMBERS]
+    models: list[SavedModel] = []
+    for record in chosen:
+        if models and deadline is not None and deadline.passed():
+            break
+        model = model_of_run(record, workspace)
+        models += [] if model is None else [model]
+    if not models:
+        return None
+    weight = 1 / len(models)
+    return replace(models[0], members=tuple(Member(weight, model) for model in models[1:]))
+
+
+def model_of_run(record: RunRecord, workspace: Workspace) -> SavedModel | None:
+    """Return the network of a finished run with its calibration; None if its state was not stored."""
+    assert workspace.out is not None
+    paths = (path(workspace.out, record.id) for path in (weights_path, state_path))
+    state = next((state for path in paths if (state := stored_tensors(path)) is not None), None)
+    if state is None:
+        return None
+    spec, dataset, episode = Spec(**record.spec), workspace.dataset, episode_of(record, workspace)
+    network, stage = Network(spec, episode, workspace), episode.stages[-1]
+    network.load(state)
+    calibration = fit_calibration(network.assembly, stage.train, stage.valid, seed=spec.seed)
+    reference = fit_reference(
+        network.assembly, dataset, stage.train, stage.valid, calibration=calibration, columns=dataset.columns,
+        seed=spec.seed,
+    )  # fmt: skip
+    held_out = HeldOut.of(dataset, stage.test or stage.valid)
+    return SavedModel.of(network.assembly, dataset, record, held_out, calibration=calibration, reference=reference)

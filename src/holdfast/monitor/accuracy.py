@@ -21,6 +21,7 @@ from scipy.stats import t as student_t
 
 from holdfast.core.errors import quiet_fit
 from holdfast.models.calibration import fit_temperature
+from holdfast.models.label_shift import row_weights
 from holdfast.models.left_out import LeftOut
 
 LEVEL = 0.9  # nominal coverage of the intervals
@@ -49,8 +50,7 @@ class Labelled:
     @cached_property
     def weights(self) -> np.ndarray:
         """Weights (n,) with sum 1 that are equal for all domains."""
-        _, index, counts = np.unique(self.domain, return_inverse=True, return_counts=True)
-        return 1.0 / (counts[index] * len(counts))
+        return row_weights(self.domain)
 
     @cached_property
     def temperature(self) -> float:

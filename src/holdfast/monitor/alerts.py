@@ -27,9 +27,7 @@ class Condition:
         """Whether a batch meets the condition; the true accuracy counts if labels are known, else the estimate."""
         if self.accuracy is None:
             return bool(check.drifted)
-        estimate = None if check.accuracy is None else check.accuracy.estimate
-        value = estimate if check.true is None else check.true
-        return value is not None and value < self.accuracy
+        return check.best_accuracy is not None and check.best_accuracy < self.accuracy
 
 
 def parse_conditions(texts: Sequence[str], *, predicts: str) -> list[Condition]:
@@ -89,8 +87,7 @@ def _advice(check: BatchCheck, model: str, data: str) -> str:
         return f"check where the {pipeline[0]} come from"
     if set(names) <= {"predictions", "confidence"} and check.shift is not None and not check.shift.refused:
         return f"correct the class mix with `holdfast fit --unlabelled {data}`, or label some rows to confirm it"
-    own = check.accuracy
-    value = None if own is None else own.estimate if check.true is None else check.true
+    own, value = check.accuracy, check.best_accuracy
     if own is not None and value is not None and value > own.validation - COSTLY:
         return "no loss is expected: watch the next batches and label some rows to confirm it"
     return f"label rows (`holdfast label {model} {data}`), then run `holdfast adapt` with them or train again"

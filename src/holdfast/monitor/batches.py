@@ -18,7 +18,7 @@ from holdfast.data.readers.columns import ColumnFinder
 from holdfast.data.readers.excel import SUFFIX as EXCEL
 from holdfast.models.saved import SavedModel
 from holdfast.monitor.drift import MIN_ROWS
-from holdfast.monitor.observe import class_indices
+from holdfast.monitor.observe import targets_of
 
 TABLES = (*formats.SUFFIXES, ".npz")
 ALL = 1 << 62  # rows: read at once
@@ -97,7 +97,7 @@ def _read(
 
 
 def _split(saved: SavedModel, dataset: Dataset, name: str, by: str | None, rows: int | None) -> Iterator[Batch]:
-    y = class_indices(saved, dataset)
+    y = targets_of(saved, dataset)
     numbers = np.arange(1, len(dataset) + 1) if dataset.file_rows is None else dataset.file_rows
     ids = list(map(str, numbers.tolist())) if dataset.ids is None else list(dataset.ids)
     for own, members in _members(dataset, name, by, rows):

@@ -32,7 +32,7 @@ from holdfast.monitor.drift import (
     mean_between,
     median_distance,
 )
-from holdfast.monitor.observe import Observed
+from holdfast.monitor.observe import FOREIGN_ROWS, Observed, values_of
 from holdfast.monitor.sequence import Past, SequenceTest, Summary
 
 LEVEL = 0.01  # probability of a false alarm per batch
@@ -66,6 +66,11 @@ class BatchCheck:
     def drifted(self) -> list[Finding]:
         """Tests that found drift, the most significant first."""
         return sorted((finding for finding in self.findings if finding.drifted), key=lambda finding: finding.corrected)
+
+    @property
+    def best_accuracy(self) -> float | None:
+        """The true accuracy if labels are known, else the estimate."""
+        return self.accuracy.estimate if self.true is None and self.accuracy is not None else self.true
 
     @property
     def name(self) -> str:
@@ -182,7 +187,7 @@ class Checker:
         With `past` batches, the test of the latest batches together has half of the level.
         """
         group, mask = self._group(domain), self._mask(domain)
-        others = [*self._predictions(tested, mask), *self._inputs(tested, mask)]
+        others = self._others(tested, mask)
         if self.reference.columns is not None:
             own = InputStatistics(numbers=tested.numbers, codes=tested.codes)
             others += compare_columns(own, self.reference.columns, group)
@@ -211,24 +216,21 @@ class Checker:
         value, p = compare_features(tested.coordinates, own, seed=self.seed, median=self.median)
         return Finding("features", value, None, None, p)
 
-    def _predictions(self, tested: Observed, mask: np.ndarray) -> list[Finding]:
-        own, known = tested.outputs, self.reference.outputs[mask]
+    def _others(self, tested: Observed, mask: np.ndarray) -> list[Finding]:
+        """Test the predictions and the statistics of the inputs."""
+        findings: list[Finding | None] = []
         if self.predicts == "classes":
-            mix = compare_classes(own.argmax(axis=1), known.argmax(axis=1), own.shape[1])
-            findings = [mix, compare_values("confidence", own.max(axis=1), known.max(axis=1))]
-        else:
-            findings = [compare_values("predictions", own.sum(axis=1), known.sum(axis=1))]
-        return [finding for finding in findings if finding is not None]
-
-    def _inputs(self, tested: Observed, mask: np.ndarray) -> list[Finding]:
-        findings, known = [], self.reference
-        if tested.foreign is not None and known.foreign is not None:
-            pairs = [(int((v > FOREIGN).sum()), len(v)) for v in (tested.foreign, known.foreign[mask])]
-            findings.append(compare_shares("foreign rows", *pairs))
-        names = {"length": (tested.lengths, known.lengths), "new vocabulary": (tested.unknown, known.unknown)}
-        for name, (own, expected) in names.items():
-            if own is not None and expected is not None:
-                findings.append(compare_values(name, own, expected[mask]))
+            own, known = tested.outputs, self.reference.outputs[mask]
+            findings.append(compare_classes(own.argmax(axis=1), known.argmax(axis=1), own.shape[1]))
+        for name, read in values_of(self.predicts).items():
+            own, known = read(tested), read(self.reference)
+            if own is None or known is None:
+                continue
+            if name == FOREIGN_ROWS:
+                pairs = [(int((v > FOREIGN).sum()), len(v)) for v in (own, known[mask])]
+                findings.append(compare_shares(name, *pairs))
+            else:
+                findings.append(compare_values(name, own, known[mask]))
         return [finding for finding in findings if finding is not None]
 
     def _unseen(self, tested: Observed) -> float:

@@ -13,18 +13,17 @@ from typing import Any
 
 import numpy as np
 from scipy.spatial.distance import cdist
-from scipy.special import kolmogorov
-from scipy.stats import chi2_contingency, fisher_exact, pearson3, skew
+from scipy.stats import fisher_exact, pearson3, skew
 
 from holdfast.data.input_statistics import MISSING, InputStatistics
 from holdfast.models.reference import Columns, category_counts
 from holdfast.stats.statistics import holm
+from holdfast.stats.two_sample import chi_square, ks_test, merge_rare, total_variation
 
 PERMUTATIONS = 499
 MIN_ABOVE = 10  # permutations above a statistic whose share is a p value by itself
 BANDWIDTHS = (0.5, 1.0, 2.0)  # times the median distance; each is twice the one before
 MIN_ROWS = 20  # fewer examples are not tested
-MIN_EXPECTED = 5.0  # rarer classes are counted together
 
 
 @dataclass(frozen=True)
@@ -124,19 +123,7 @@ def compare_classes(predicted: np.ndarray, expected: np.ndarray, classes: int) -
 def compare_counts(name: str, batch: np.ndarray, reference: np.ndarray) -> Finding:
     """Compare counts (c,) of classes or categories by a chi-square test."""
     counts = np.stack([batch, reference])
-    merged = _merge_rare(counts)
-    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
-    variation = float(np.abs(shares[0] - shares[1]).sum() / 2)
-    p = 1.0 if merged.shape[1] < 2 else float(chi2_contingency(merged).pvalue)  # pyright: ignore[reportAttributeAccessIssue]
-    return Finding(name, variation, None, None, p)
-
-
-def _merge_rare(counts: np.ndarray) -> np.ndarray:
-    """Sum the columns of counts (2, c) whose expected counts are too small for a chi-square test."""
-    expected = counts.sum(axis=0) * counts.sum(axis=1).min() / max(1, counts.sum())
-    rare = expected < MIN_EXPECTED
-    merged = np.c_[counts[:, ~rare], counts[:, rare].sum(axis=1)] if rare.any() else counts
-    return merged[:, merged.sum(axis=0) > 0]
+    return Finding(name, total_variation(counts), None, None, chi_square(merge_rare(counts)))
 
 
 def compare_values(name: str, batch: np.ndarray, reference: np.ndarray, *, size: int | None = None) -> Finding | None:
@@ -144,16 +131,10 @@ def compare_values(name: str, batch: np.ndarray, reference: np.ndarray, *, size:
 
     With `size`, `reference` holds evenly spaced quantiles of that number of values.
     """
-    batch = np.sort(batch[np.isfinite(batch)])
-    reference = np.sort(reference[np.isfinite(reference)])
-    count = len(reference) if size is None else size
-    if min(len(batch), count) < MIN_ROWS or not len(reference):
+    batch, reference = (np.sort(values[np.isfinite(values)]) for values in (batch, reference))
+    if min(len(batch), len(reference) if size is None else size) < MIN_ROWS or not len(reference):
         return None
-    points = np.concatenate([batch, reference])
-    shares = [np.searchsorted(values, points, side="right") / len(values) for values in (batch, reference)]
-    distance = float(np.abs(shares[0] - shares[1]).max())
-    effective = len(batch) * count / (len(batch) + count)
-    p = float(kolmogorov(np.sqrt(effective) * distance))
+    distance, p = ks_test(batch, reference, size=size)
     return Finding(name, distance, float(batch.mean()), float(reference.mean()), p)
 
 
@@ -169,35 +150,35 @@ def compare_columns(batch: InputStatistics, columns: Columns, group: int) -> lis
     """Compare every column of a table: values, categories, categories that are new, and missing values."""
     if batch.numbers is None:
         return []
-    total, before, findings = len(batch.numbers), int(columns.counts[group]), []
-    numbers = len(columns.number_names)
-    for i, name in enumerate(columns.number_names):
-        missing = int(columns.missing[group, i])
-        values = batch.numbers[:, i]
-        findings.append(compare_values(f"column {name}", values, columns.quantiles[group, i], size=before - missing))
-        findings.append(_missing(name, int(np.isnan(values).sum()), total, missing, before))
+    total, before, findings = len(batch.numbers), int(columns.counts[group]), list[Finding | None]()
     codes = np.zeros((total, 0), dtype=np.int64) if batch.codes is None else batch.codes
-    counts = category_counts(codes, columns.categories)
-    for i, (name, _) in enumerate(columns.categories):
-        own, known = counts[columns.category_slice(i)], columns.codes[group, columns.category_slice(i)]
-        merged = _merge_rare(np.stack([own[:-1], known[:-1]]))
-        if min(own.sum(), known.sum()) >= MIN_ROWS and merged.shape[1] > 1:
-            shares = [each / max(1, each.sum()) for each in (own, known)]
-            p = float(chi2_contingency(merged).pvalue)  # pyright: ignore[reportAttributeAccessIssue]
-            variation = float(np.abs(shares[0] - shares[1]).sum() / 2)
-            findings.append(Finding(f"column {name}", variation, None, None, p))
-        pairs = (int(own[-1]), int(own.sum())), (int(known[-1]), int(known.sum()))
-        findings.append(compare_shares(f"new categories of {name}", *pairs) if own[-1] else None)
-        missing = int((codes[:, i] == MISSING).sum())
-        findings.append(_missing(name, missing, total, int(columns.missing[group, numbers + i]), before))
+    missing = np.r_[np.isnan(batch.numbers).sum(axis=0), (codes == MISSING).sum(axis=0)].tolist()
+    known_missing = columns.missing[group].tolist()
+    names = [*columns.number_names, *(name for name, _ in columns.categories)]
+    counts, numbers = category_counts(codes, columns.categories), len(columns.number_names)
+    for i, name in enumerate(names):
+        if i < numbers:
+            values, known = batch.numbers[:, i], columns.quantiles[group, i]
+            findings.append(compare_values(f"column {name}", values, known, size=before - known_missing[i]))
+        else:
+            at = columns.category_slice(i - numbers)
+            findings += _compare_categories(name, counts[at], columns.codes[group, at])
+        if missing[i] or known_missing[i]:
+            pairs = (missing[i], total), (known_missing[i], before)
+            findings.append(compare_shares(f"missing values of {name}", *pairs))
     return [finding for finding in findings if finding is not None]
 
 
-def _missing(name: str, count: int, total: int, before: int, all_before: int) -> Finding | None:
-    """Compare the share of missing values; None if nothing is missing in either sample."""
-    if not count and not before:
-        return None
-    return compare_shares(f"missing values of {name}", (count, total), (before, all_before))
+def _compare_categories(name: str, own: np.ndarray, known: np.ndarray) -> list[Finding]:
+    """Compare counts (c,) of categories, the last of which counts unknown ones."""
+    findings, merged = list[Finding](), merge_rare(np.stack([own[:-1], known[:-1]]))
+    if min(own.sum(), known.sum()) >= MIN_ROWS and merged.shape[1] > 1:
+        variation = total_variation(np.stack([own, known]))
+        findings.append(Finding(f"column {name}", variation, None, None, chi_square(merged)))
+    if own[-1]:
+        pairs = ((int(each[-1]), int(each.sum())) for each in (own, known))
+        findings.append(compare_shares(f"new categories of {name}", *pairs))
+    return findings
 
 
 def corrected(features: Finding | None, others: Sequence[Finding], *, level: float, shares: int = 1) -> list[Finding]:

@@ -5,9 +5,8 @@ Shapes: n examples, k outputs, c classes, d axes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,12 +15,12 @@ from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.input_statistics import InputStatistics, input_statistics
 from holdfast.data.raw import Raw
-from holdfast.models.calibration import observations
-from holdfast.models.outputs import predict_labels, predict_numbers
-from holdfast.models.predict import target_numbers
+from holdfast.models.outputs import predict_examples
+from holdfast.models.predict import class_indices, target_numbers
 from holdfast.models.reference import Reference, reference_outputs
-from holdfast.models.saved import SavedModel
+from holdfast.models.saved import Predicted, SavedModel
 
+FOREIGN_ROWS = "foreign rows"
 FIT_AGAIN = "fit the model again, or pass examples of its training domains with --reference FILE"
 
 
@@ -56,6 +55,22 @@ class Observed:
         return Observed(**joined)
 
 
+Values = Callable[[Observed | Reference], np.ndarray | None]
+
+
+def values_of(predicts: str) -> dict[str, Values]:
+    """Return the numbers (n,) per example that tests compare, by name: both of a batch and of a reference."""
+    own: dict[str, Values] = {"predictions": lambda each: each.outputs.sum(axis=1)}
+    if predicts == "classes":
+        own = {"confidence": lambda each: each.outputs.max(axis=1)}
+    return {
+        **own,
+        FOREIGN_ROWS: lambda each: each.foreign,
+        "length": lambda each: each.lengths,
+        "new vocabulary": lambda each: each.unknown,
+    }
+
+
 def check_watchable(saved: SavedModel) -> Reference:
     """Return the reference of a model; raise if the model cannot be monitored."""
     if not saved.predicts:
@@ -67,18 +82,7 @@ def check_watchable(saved: SavedModel) -> Reference:
 
 def observe(saved: SavedModel, raw: Raw, reference: Reference, *, device: torch.device | str = "cpu") -> Observed:
     """Predict examples and compute their statistics."""
-    values = saved.observed_values(raw, device=device)
-    seen = observations(values, int(saved.model.head.outputs))  # pyright: ignore[reportArgumentType]
-    outputs = reference_outputs(seen.outputs, saved.predicts, saved.calibration, saved.model.scale)
-    answers = outputs
-    if saved.members and saved.predicts == "numbers":
-        answers = predict_numbers(saved, raw, device=device).values[:, None].astype(np.float32)
-    elif saved.members:
-        predict = predict_labels if saved.predicts == "labels" else SavedModel.predict
-        answers = predict(saved, raw, device=device).probabilities.astype(np.float32)
-    inputs = statistics_of(saved, raw)
-    foreign = None if saved.calibration is None else saved.calibration.foreign.percentiles(seen.features)
-    return observed_of(outputs, answers, seen.features, foreign, inputs, reference)
+    return observed_of(saved, raw, predict_examples(saved, raw, device=device), reference, device=device)
 
 
 def statistics_of(saved: SavedModel, raw: Raw) -> InputStatistics:
@@ -87,20 +91,17 @@ def statistics_of(saved: SavedModel, raw: Raw) -> InputStatistics:
 
 
 def observed_of(
-    outputs: np.ndarray, answers: np.ndarray, features: np.ndarray, foreign: np.ndarray | None,
-    inputs: InputStatistics, reference: Reference,
-) -> Observed:  # fmt: skip
-    """Combine outputs, encoder features (n, w), percentiles (n,) and statistics of inputs."""
-    return Observed(
-        outputs,
-        answers,
-        foreign,
-        None if reference.projection is None else reference.projection(features),
-        inputs.lengths,
-        inputs.unknown_words(reference.vocabulary),
-        inputs.numbers,
-        inputs.codes,
-    )
+    saved: SavedModel, raw: Raw, predicted: Predicted, reference: Reference, *, device: torch.device | str = "cpu"
+) -> Observed:
+    """Compute the statistics of examples that were predicted."""
+    outputs, inputs, coordinates = predicted.first.astype(np.float32), statistics_of(saved, raw), None
+    answers = predicted.values.astype(np.float32) if saved.members else outputs
+    if reference.projection is not None:
+        features = saved.observe(raw, device=device).features if predicted.features is None else predicted.features
+        coordinates = reference.projection(features)
+    unknown = inputs.unknown_words(reference.vocabulary)
+    about = {"lengths": inputs.lengths, "unknown": unknown, "numbers": inputs.numbers, "codes": inputs.codes}
+    return Observed(outputs, answers, predicted.foreign, coordinates, **about)
 
 
 def build_reference(saved: SavedModel, dataset: Dataset, *, device: torch.device | str, seed: int = 0) -> Reference:
@@ -111,18 +112,14 @@ def build_reference(saved: SavedModel, dataset: Dataset, *, device: torch.device
         raise BadInput(f"{dataset.name} has {len(dataset)} examples: a reference needs at least 40")
     order = np.random.default_rng(seed).permutation(len(dataset))
     seen, rows = order[: len(order) // 2], order[len(order) // 2 :][:ROWS]
-    count = int(saved.model.head.outputs)  # pyright: ignore[reportArgumentType]
-    first, own = (
-        observations(saved.observed_values(dataset.subset(each).raw, device=device), count)
-        for each in (seen[:AXIS_ROWS], rows)
-    )
+    first, own = (saved.observe(dataset.subset(each).raw, device=device) for each in (seen[:AXIS_ROWS], rows))
     projection = Projection.fit(first.features, seed=seed)
     inputs = statistics_of(saved, dataset.subset(rows).raw)
     vocabulary = vocabulary_of(statistics_of(saved, dataset.subset(seen).raw))
     domain = dataset.domain[rows]
     outputs = reference_outputs(own.outputs, saved.predicts, saved.calibration, saved.model.scale)
     return Reference(
-        domains=dataset.domains, domain=domain, outputs=outputs, y=class_indices(saved, dataset)[rows],
+        domains=dataset.domains, domain=domain, outputs=outputs, y=targets_of(saved, dataset)[rows],
         foreign=None if saved.calibration is None else saved.calibration.foreign.percentiles(own.features),
         coordinates=None if projection is None else projection(own.features), lengths=inputs.lengths,
         unknown=inputs.unknown_words(vocabulary), vocabulary=vocabulary, projection=projection,
@@ -130,13 +127,9 @@ def build_reference(saved: SavedModel, dataset: Dataset, *, device: torch.device
     )  # fmt: skip
 
 
-def class_indices(saved: SavedModel, dataset: Dataset) -> np.ndarray:
+def targets_of(saved: SavedModel, dataset: Dataset) -> np.ndarray:
     """Return the classes (n,) of labelled examples as indices into those of the model; -1 without a known class.
 
     For a regression these are numbers, and nan without a label.
     """
-    if saved.predicts == "numbers":
-        return target_numbers(dataset)
-    known: dict[str, Any] = {name: i for i, name in enumerate(saved.classes)}
-    table = [*(known.get(name, -1) for name in dataset.classes), -1]
-    return np.asarray(table, dtype=np.int64)[dataset.y]
+    return target_numbers(dataset) if saved.predicts == "numbers" else class_indices(saved, dataset)

@@ -29,7 +29,6 @@ def batch_grid(checks: Sequence[BatchCheck]) -> Grid:
 
 
 def _cells(check: BatchCheck) -> list[Cell]:
-    smallest = min((finding.corrected for finding in check.findings), default=None)
     own = check.accuracy
     drift = check.note or (f"{len(check.drifted)} of {len(check.findings)} tests" if check.drifted else "no")
     accuracy = EMPTY
@@ -39,12 +38,16 @@ def _cells(check: BatchCheck) -> list[Cell]:
     return [
         (f"{check.rows:,}", check.rows),
         (drift, None),
-        EMPTY if smallest is None else (f"{smallest:.2g}", smallest),
-        EMPTY if check.foreign is None else (f"{check.foreign:.1%}", check.foreign),
+        _number(min((finding.corrected for finding in check.findings), default=None), ".2g"),
+        _number(check.foreign, ".1%"),
         accuracy,
-        EMPTY if own is None else (f"{own.unseen:.2f}", own.unseen),
+        _number(None if own is None else own.unseen, ".2f"),
         EMPTY if check.true is None else (f"{check.true:.3f} (n={check.labelled})", check.true),
     ]
+
+
+def _number(value: float | None, form: str) -> Cell:
+    return EMPTY if value is None else (format(value, form), value)
 
 
 def finding_grid(check: BatchCheck) -> Grid:
@@ -52,9 +55,8 @@ def finding_grid(check: BatchCheck) -> Grid:
     ordered = sorted(check.findings, key=lambda finding: (finding.corrected, finding.p))[:MAX_FINDINGS]
     lines = []
     for finding in ordered:
-        values = [("", None) if v is None else (f"{v:.4g}", v) for v in (finding.value, finding.expected)]
-        cells: list[Cell] = [(f"{finding.statistic:.4g}", finding.statistic), *values]
-        cells += [(f"{finding.corrected:.2g}", finding.corrected), ("yes" if finding.drifted else "", None)]
+        cells = [_number(value, ".4g") for value in (finding.statistic, finding.value, finding.expected)]
+        cells += [_number(finding.corrected, ".2g"), ("yes" if finding.drifted else "", None)]
         lines.append((finding.name, cells))
     about = (
         f"Compared with {check.compared_with}. Statistic: maximum mean discrepancy of features, total variation of "
@@ -76,63 +78,53 @@ def example_grid(check: BatchCheck) -> Grid:
 
 def timeline(history: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     """Draw accuracy and drift over the batches of the history; one pair (title, figure) per figure."""
-    domains = list(dict.fromkeys(entry["domain"] for entry in history))
-    figures = [("Accuracy over time", _accuracy(history, domains)), ("Drift over time", _drift(history, domains))]
-    return [(title, figure) for title, figure in figures if figure]
+    figures = []
+    for title, key, draw, axis, name, height in (
+        ("Accuracy over time", "accuracy", _accuracy, "accuracy", "watch-accuracy", 360),
+        ("Drift over time", "discrepancy", _drift, "squared discrepancy of features", "watch-drift", 320),
+    ):
+        figure = go.Figure()
+        for index, domain in enumerate(dict.fromkeys(entry["domain"] for entry in history)):
+            entries = [e for e in history if e["domain"] == domain and e[key] is not None]
+            if entries:
+                draw(figure, entries, escape(domain or "all"), COLOURS[index % len(COLOURS)])
+        if figure.data:
+            figure.update_xaxes(type="category")
+            figure.update_yaxes(title=axis)
+            figures.append((title, to_html(figure, name, height=height)))
+    return figures
 
 
-def _accuracy(history: Sequence[dict[str, Any]], domains: Sequence[str | None]) -> str:
-    figure = go.Figure()
-    for index, domain in enumerate(domains):
-        entries = [e for e in history if e["domain"] == domain and e["accuracy"] is not None]
-        colour, name = COLOURS[index % len(COLOURS)], escape(domain or "all")
-        if not entries:
-            continue
-        own = [e["accuracy"] for e in entries]
-        known = [a["low"] is not None for a in own]
-        errors = {
-            "type": "data", "symmetric": False, "thickness": 1.5, "width": 4,
-            "array": [a["high"] - a["estimate"] if k else 0 for a, k in zip(own, known, strict=True)],
-            "arrayminus": [a["estimate"] - a["low"] if k else 0 for a, k in zip(own, known, strict=True)],
-        }  # fmt: skip
-        x = [_place(e) for e in entries]
+def _accuracy(figure: go.Figure, entries: Sequence[dict[str, Any]], name: str, colour: str) -> None:
+    """Add the estimates of a domain with their intervals, and the true accuracies."""
+    own = [e["accuracy"] for e in entries]
+    ends = [(a["low"], a["high"]) if a["low"] is not None else (a["estimate"], a["estimate"]) for a in own]
+    errors = {
+        "type": "data", "symmetric": False, "thickness": 1.5, "width": 4,
+        "array": [high - a["estimate"] for a, (_, high) in zip(own, ends, strict=True)],
+        "arrayminus": [a["estimate"] - low for a, (low, _) in zip(own, ends, strict=True)],
+    }  # fmt: skip
+    hover = "%{x}: %{y:.3f}<extra>%{fullData.name}</extra>"
+    figure.add_scatter(
+        name=f"{name}, estimated", x=list(map(_place, entries)), y=[a["estimate"] for a in own], error_y=errors,
+        mode="lines+markers", line={"color": colour}, hovertemplate=hover,
+    )  # fmt: skip
+    true = [e for e in entries if e["true"] is not None]
+    if true:
         figure.add_scatter(
-            name=f"{name}, estimated", x=x, y=[a["estimate"] for a in own], error_y=errors, mode="lines+markers",
-            line={"color": colour}, hovertemplate="%{x}: %{y:.3f}<extra>%{fullData.name}</extra>",
+            name=f"{name}, true", x=list(map(_place, true)), y=[e["true"] for e in true], mode="markers",
+            marker={"color": colour, "symbol": "x", "size": 10}, hovertemplate=hover,
         )  # fmt: skip
-        true = [e for e in entries if e["true"] is not None]
-        if true:
-            figure.add_scatter(
-                name=f"{name}, true", x=[_place(e) for e in true], y=[e["true"] for e in true], mode="markers",
-                marker={"color": colour, "symbol": "x", "size": 10},
-                hovertemplate="%{x}: %{y:.3f}<extra>%{fullData.name}</extra>",
-            )  # fmt: skip
-    if not figure.data:
-        return ""
-    figure.update_xaxes(type="category")
-    figure.update_yaxes(title="accuracy")
-    return to_html(figure, "watch-accuracy", height=360)
 
 
-def _drift(history: Sequence[dict[str, Any]], domains: Sequence[str | None]) -> str:
-    figure = go.Figure()
-    for index, domain in enumerate(domains):
-        entries = [e for e in history if e["domain"] == domain and e["discrepancy"] is not None]
-        if not entries:
-            continue
-        colour = COLOURS[index % len(COLOURS)]
-        figure.add_scatter(
-            name=escape(domain or "all"), x=[_place(e) for e in entries], y=[e["discrepancy"] for e in entries],
-            mode="lines+markers", line={"color": colour},
-            marker={"size": [11 if e["drifted"] else 6 for e in entries], "color": colour},
-            customdata=[escape(", ".join(e["drifted"][:5]) or "no drift") for e in entries],
-            hovertemplate="%{x}: %{y:.4f}, %{customdata}<extra>%{fullData.name}</extra>",
-        )  # fmt: skip
-    if not figure.data:
-        return ""
-    figure.update_xaxes(type="category")
-    figure.update_yaxes(title="squared discrepancy of features")
-    return to_html(figure, "watch-drift", height=320)
+def _drift(figure: go.Figure, entries: Sequence[dict[str, Any]], name: str, colour: str) -> None:
+    """Add the discrepancies of a domain; drifted batches are larger."""
+    figure.add_scatter(
+        name=name, x=list(map(_place, entries)), y=[e["discrepancy"] for e in entries], mode="lines+markers",
+        line={"color": colour}, marker={"size": [11 if e["drifted"] else 6 for e in entries], "color": colour},
+        customdata=[escape(", ".join(e["drifted"][:5]) or "no drift") for e in entries],
+        hovertemplate="%{x}: %{y:.4f}, %{customdata}<extra>%{fullData.name}</extra>",
+    )  # fmt: skip
 
 
 def _place(entry: dict[str, Any]) -> str:

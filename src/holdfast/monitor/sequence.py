@@ -11,19 +11,19 @@ Shapes: n examples, d axes, k random features, b bins.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.special import kolmogorov
 from scipy.stats import pearson3
 
 from holdfast.core.seeds import derive
 from holdfast.models.reference import Reference
 from holdfast.monitor.drift import BANDWIDTHS, MIN_ROWS, Finding, compare_counts, corrected, median_distance
-from holdfast.monitor.observe import Observed
+from holdfast.monitor.observe import Observed, values_of
+from holdfast.stats.two_sample import ks_test_of_counts
 
 WINDOW = 3  # latest batches that are tested together
 EARLIER = 8  # batches before them that extend the reference, unless they drifted
@@ -88,25 +88,16 @@ class SequenceTest:
         return {}
 
     @cached_property
-    def _values(self) -> dict[str, tuple[np.ndarray, Callable[[Observed], np.ndarray | None]]]:
-        """Statistics of one number per example: values of the reference, and how to read those of a batch."""
-        known, values = self.reference, {}
-        if self.predicts == "classes":
-            values["confidence"] = known.outputs.max(axis=1), lambda o: o.outputs.max(axis=1)
-        else:
-            values["predictions"] = known.outputs.sum(axis=1), lambda o: o.outputs.sum(axis=1)
-        values |= {
-            "foreign rows": (known.foreign, lambda o: o.foreign),
-            "length": (known.lengths, lambda o: o.lengths),
-            "new vocabulary": (known.unknown, lambda o: o.unknown),
-        }
-        return {name: pair for name, pair in values.items() if pair[0] is not None}
+    def _values(self) -> dict[str, np.ndarray]:
+        """Values of the reference (m,) that it has, by the names of `values_of`."""
+        values = {name: read(self.reference) for name, read in values_of(self.predicts).items()}
+        return {name: known for name, known in values.items() if known is not None}
 
     @cached_property
     def _edges(self) -> dict[str, np.ndarray]:
         """Inner edges of bins with about equal shares of the reference."""
         at = np.linspace(0, 1, BINS + 1)[1:-1]
-        return {name: np.unique(np.quantile(_finite(v), at)) for name, (v, _) in self._values.items() if len(v)}
+        return {name: np.unique(np.quantile(_finite(v), at)) for name, v in self._values.items() if len(v)}
 
     def summary(self, observed: Observed) -> Summary:
         """Summarise a batch by counts and one mean."""
@@ -116,7 +107,7 @@ class SequenceTest:
         if self.predicts == "classes":
             counts = np.bincount(observed.outputs.argmax(axis=1), minlength=observed.outputs.shape[1])
             result["predictions"] = counts.tolist()
-        for name, (_, read) in self._values.items():
+        for name, read in values_of(self.predicts).items():
             own = read(observed)
             if own is not None and name in self._edges:
                 result[name] = _binned(_finite(own), self._edges[name]).tolist()
@@ -167,7 +158,7 @@ class SequenceTest:
             known = np.bincount(answers, minlength=self.reference.outputs.shape[1])
             own, before = (_total(each, "predictions", known) for each in (latest, earlier))
             findings.append(compare_counts("predictions", own, known + before))
-        for name, (values, _) in self._values.items():
+        for name, values in self._values.items():
             known = _binned(_finite(values[mask]), self._edges[name])
             if all(name in each for each in latest):
                 findings.append(_compare_bins(name, _total(latest, name, known), known + _total(earlier, name, known)))
@@ -209,11 +200,10 @@ def _binned(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 def _compare_bins(name: str, own: np.ndarray, known: np.ndarray) -> Finding | None:
     """Compare binned values by the test of Kolmogorov and Smirnov at the edges of the bins."""
-    n, m = own.sum(), known.sum()
-    if min(n, m) < MIN_ROWS:
+    if min(own.sum(), known.sum()) < MIN_ROWS:
         return None
-    distance = float(np.abs(np.cumsum(own) / n - np.cumsum(known) / m).max())
-    return Finding(name, distance, None, None, float(kolmogorov(np.sqrt(n * m / (n + m)) * distance)))
+    distance, p = ks_test_of_counts(own, known)
+    return Finding(name, distance, None, None, p)
 
 
 def past_batches(history: Sequence[Mapping[str, Any]], domain: str | None) -> list[Past]:

@@ -12,7 +12,6 @@ import numpy as np
 from holdfast.core.errors import BadInput
 from holdfast.core.files import file_digest
 from holdfast.data.dataset import Dataset
-from holdfast.data.load import load_data
 from holdfast.data.write import check_not_input
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.models.shared import WEIGHTS
@@ -104,12 +103,12 @@ def watch(
         raise BadInput(f"--level must be a probability between 0 and 1; got {level:g}")
     conditions, notes = parse_conditions(fail_on, predicts=saved.predicts), []
     if reference is not None and saved.predicts:
-        own = saved.align(load_data(reference, columns=saved.read_columns(columns), need=(), skip_bad=skip_bad))
+        own = saved.read(reference, columns=columns, need=(), skip_bad=skip_bad)
         saved = replace(saved, reference=build_reference(saved, own, device=target, seed=seed))
     known = check_watchable(saved)
     if saved.predicts == "classes" and saved.left_out is None:
         notes.append(NO_INTERVAL)
-    checker = Checker(known, saved.predicts, saved.classes, saved.left_out, level, seed)
+    checker = model_checker(saved, level=level, seed=seed)
     version = file_digest(current_folder(folder) / WEIGHTS)[:16]
     place = folder if state is None else Path(state)
     history = [*read_history(place, version)]

@@ -18,14 +18,13 @@ from threadpoolctl import threadpool_limits
 from holdfast.core.errors import BadInput, check_at_least, warn
 from holdfast.core.files import file_digest
 from holdfast.data.raw import Raw
-from holdfast.models.outputs import Watched
-from holdfast.models.saved import SavedModel
+from holdfast.models.saved import Predicted, SavedModel
 from holdfast.models.shared import WEIGHTS
 from holdfast.models.versions import current_folder
 from holdfast.monitor.check import BatchCheck
 from holdfast.monitor.drift import MIN_ROWS
 from holdfast.monitor.log import ServedLog
-from holdfast.monitor.observe import Observed, observed_of, statistics_of
+from holdfast.monitor.observe import Observed, observed_of
 from holdfast.monitor.sequence import KEPT, Past
 from holdfast.monitor.watch import model_checker
 from holdfast.serve.metrics import Gauges
@@ -50,7 +49,7 @@ class DriftMonitor:
         self.saved, self.window, self.checker = saved, window, model_checker(saved, seed=seed, brief=True)
         version = file_digest(current_folder(folder) / WEIGHTS)[:16]
         self.log = None if log is None else ServedLog(log, model=version)
-        self._queue: queue.SimpleQueue[tuple[Raw, Watched] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Raw, Predicted] | None] = queue.SimpleQueue()
         self._lock, self._waiting, self.unwatched, self.examples, self.windows = threading.Lock(), 0, 0, 0, 0
         self._pending: list[Observed] = []
         self._stride = 1  # of the examples of the present window that are kept
@@ -60,7 +59,7 @@ class DriftMonitor:
         self._thread = threading.Thread(target=self._run, name="holdfast-drift", daemon=True)
         self._thread.start()
 
-    def observe(self, raw: Raw, predictions: Watched) -> None:
+    def observe(self, raw: Raw, predictions: Predicted) -> None:
         """Hand over the predictions of some examples; this returns immediately."""
         with self._lock:
             if self._waiting + len(raw) > MAX_WAITING:
@@ -101,13 +100,8 @@ class DriftMonitor:
         except queue.Empty:
             return _NOTHING
 
-    def _add(self, raw: Raw, predictions: Watched) -> None:
-        assert predictions.features is not None
-        outputs = predictions.outputs.astype(np.float32)
-        answers = predictions.answers.astype(np.float32) if self.saved.members else outputs
-        inputs = statistics_of(self.saved, raw)
-        features, foreign = predictions.features, predictions.foreign
-        observed = observed_of(outputs, answers, features, foreign, inputs, self.checker.reference)
+    def _add(self, raw: Raw, predictions: Predicted) -> None:
+        observed = observed_of(self.saved, raw, predictions, self.checker.reference)
         if self.log is not None:
             self.log.add(observed)
         chosen = np.arange(-self.examples % self._stride, len(observed), self._stride)

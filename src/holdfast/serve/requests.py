@@ -151,7 +151,7 @@ class RequestParser:
         if self.kind == "graph":
             values, ids = graphs(examples, self.limits, until)
         else:
-            values, ids = (sentences if self.kind == "sentence" else questions)(examples, self.columns)
+            values, ids = structured(self.kind, examples, self.columns)
             self._check_length([value[:2] if self.kind == "question" else value for value in values])
         return ParsedRequest(values, (self.kind,), ids)
 
@@ -202,25 +202,21 @@ def check_time(until: float) -> None:
         raise Busy("the request took too long: send fewer examples or retry later")
 
 
-def sentences(examples: Sequence[Any], columns: Mapping[str, str] | None) -> Parsed:
-    """Parse lists of words, texts, or objects with a column of either."""
+def structured(kind: str, examples: Sequence[Any], columns: Mapping[str, str] | None) -> Parsed:
+    """Parse sentences (lists of words, or texts) or questions with their contexts, or objects with columns of these."""
+    parse = _words if kind == "sentence" else _question
     if not isinstance(examples[0], dict):
-        return [_words(number, example) for number, example in enumerate(examples, 1)], None
+        return [parse(number, example) for number, example in enumerate(examples, 1)], None
     finder = ColumnFinder(WHERE, _column_names(examples), columns)
-    column = finder.role("tokens") or finder.role("text")
-    if column is None:
-        raise finder.missing("tokens")
-    return [_words(i, example.get(column)) for i, example in enumerate(examples, 1)], _ids(examples, finder)
-
-
-def questions(examples: Sequence[Any], columns: Mapping[str, str] | None) -> Parsed:
-    """Parse lists of a question and its context, or objects with both."""
-    if not isinstance(examples[0], dict):
-        return [_question(number, example) for number, example in enumerate(examples, 1)], None
-    finder = ColumnFinder(WHERE, _column_names(examples), columns)
-    names = finder.roles(QUESTION_ROLES).values()
-    values = [_question(i, [example.get(name) for name in names]) for i, example in enumerate(examples, 1)]
-    return values, _ids(examples, finder)
+    if kind == "question":
+        names = finder.roles(QUESTION_ROLES).values()
+        values = [[example.get(name) for name in names] for example in examples]
+    else:
+        column = finder.role("tokens") or finder.role("text")
+        if column is None:
+            raise finder.missing("tokens")
+        values = [example.get(column) for example in examples]
+    return [parse(number, value) for number, value in enumerate(values, 1)], _ids(examples, finder)
 
 
 def graphs(examples: Sequence[Any], limits: Limits, until: float) -> Parsed:
@@ -302,7 +298,7 @@ def _number_rows(number: int, name: str, rows: Any, limit: int) -> Tensor:
         raise BadInput(error)
     _check_count(number, len(rows), limit)
     values = [value for row in rows for value in row]
-    if not all(isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < 1e18 for v in values):
+    if not all(_is_number(value, below=1e18) for value in values):
         raise BadInput(error)
     dtype = np.int64 if all(isinstance(value, int) for value in values) else np.float32
     return torch.from_numpy(np.asarray(values, dtype=dtype)).reshape(len(rows), len(rows[0]) if rows else 0)
@@ -327,8 +323,8 @@ def merge(requests: Sequence[ParsedRequest]) -> Raw:
     return {"text": Texts.of, "question": Questions, "graph": GraphList}[kind](examples)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+def _is_number(value: Any, *, below: float = 1e300) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < below
 
 
 def _decode(body: bytes) -> list[Any]:

@@ -10,8 +10,8 @@ import torch
 
 from holdfast.core.errors import BadInput
 from holdfast.core.table import row_schema
-from holdfast.models.conformal import calibrate, coverage_table
 from holdfast.models.outputs import answers as answers_of
+from holdfast.models.outputs import calibrate, coverage_table
 from holdfast.models.saved import RECALL, SavedModel, load_model
 from holdfast.models.shared import member_folders
 from holdfast.models.versions import current_folder
@@ -75,22 +75,10 @@ class Service:
         ids = [id for request in requests for id in (request.ids or [None] * len(request))]
         return [answer if id is None else {"id": id, **answer} for id, answer in zip(ids, answers, strict=True)]
 
-    def _coverage(self) -> dict[str, Any]:
-        """Describe the prediction sets of the answers; empty without any."""
-        if self.sets is None:
-            return {}
-        measured = coverage_table(self.saved, self.sets.coverage, self.sets.method)
-        return {"sets": {"coverage": self.sets.coverage, "method": self.sets.method, "measured": measured}}
-
     def _stored(self) -> list[int]:
         """Return when the stored examples of the model changed last; empty without any."""
         paths = [folder / RECALL for folder in member_folders(self.folder, len(self.saved.members))]
         return [path.stat().st_mtime_ns for path in paths if path.is_file()]
-
-    def _columns(self) -> dict[str, Any]:
-        """Return the JSON schema of one row, for a model that was trained on a table."""
-        schema = self.saved.encoder.schema
-        return {"schema": row_schema(schema, self.saved.columns)} if schema else {}
 
     def model(self) -> dict[str, Any]:
         """Return names, versions and the card; the local path of an encoder is not disclosed."""
@@ -100,9 +88,15 @@ class Service:
         shown = f"{kind}:{Path(path).name}" if colon else spec["encoder"]
         with card.open("rb") if card.is_file() else io.BytesIO() as file:
             text = file.read(MAX_CARD).decode(errors="replace")
+        known, schema = dict[str, Any](), self.saved.encoder.schema
+        if schema:  # the JSON schema of a row
+            known["schema"] = row_schema(schema, self.saved.columns)
+        if self.sets is not None:
+            about = {"coverage": self.sets.coverage, "method": self.sets.method}
+            known["sets"] = {**about, "measured": coverage_table(self.saved, *about.values())}
         return {
             "name": self.folder.resolve().name, "task": self.saved.task, "takes": self.saved.encoder.takes,
-            "labels": list(self.saved.classes), **self._columns(), **self._coverage(), "method": spec["method"],
+            "labels": list(self.saved.classes), **known, "method": spec["method"],
             "encoder": shown, **self.saved.components,
             "trained": {"version": record.code["version"], "torch": record.machine["torch"]},
             "versions": {"holdfast": release, "torch": torch.__version__, "python": platform.python_version()},

@@ -17,7 +17,7 @@ from holdfast.estimator import DomainClassifier
 from holdfast.models.adapt import Terms
 from holdfast.models.combine import combine, final_members
 from holdfast.models.export import export
-from holdfast.models.mixture import calibrated, mix, mixture_weights
+from holdfast.models.mixture import best_weights, calibrated, mix
 from holdfast.models.saved import Member, load_model
 from holdfast.record import RunRecord, load
 from holdfast.report.page import write_report
@@ -41,10 +41,10 @@ def test_weights_prefer_the_better_member_and_ignore_noise():
     noise = {
         d: (p := rng.uniform(0.05, 0.95, (len(labels), 1))) @ [[1, 0]] + (1 - p) @ [[0, 1]] for d, labels in y.items()
     }
-    assert mixture_weights([good, noise], y) == pytest.approx([1, 0])
-    assert mixture_weights([good, good], y) == pytest.approx([0.5, 0.5])
+    assert best_weights([good, noise], y, numbers=False) == pytest.approx([1, 0])
+    assert best_weights([good, good], y, numbers=False) == pytest.approx([0.5, 0.5])
     other = {d: 0.5 * good[d] + 0.5 * noise[d] for d in y}
-    weights = mixture_weights([noise, other, good], y)
+    weights = best_weights([noise, other, good], y, numbers=False)
     assert weights.sum() == pytest.approx(1)
     assert weights.argmax() == 2
     assert mix([good, noise], np.asarray([1.0, 0.0]))["a"] is good["a"]  # a weight of 0 reproduces the member exactly

@@ -14,10 +14,10 @@ from holdfast.core.checkpoint import load_tensors, save_tensors
 from holdfast.models.adapt import Terms, adapt, ledger_of
 from holdfast.models.combine import combine
 from holdfast.models.export import export
-from holdfast.models.mixture import mixture_weights, number_weights, shrunk_weights
-from holdfast.models.outputs import Watched, answers, predict_labels, predict_numbers
+from holdfast.models.mixture import best_weights, shrunk_weights
+from holdfast.models.outputs import answers, label_thresholds, predict_examples
 from holdfast.models.predict import predict
-from holdfast.models.saved import load_model
+from holdfast.models.saved import Predicted, load_model
 from holdfast.models.versions import use_version
 from holdfast.monitor.observe import observe
 from holdfast.record import RunRecord
@@ -111,17 +111,13 @@ def test_a_saved_average_is_the_mean_of_its_members(done, folder):
     saved, raw = load_model(folder), done.dataset.raw
     each = [replace(member, members=()) for _, member in saved.all_members]
     assert [round(weight, 6) for weight, _ in saved.all_members] == [0.5, 0.5]
+    mixed, alone = predict_examples(saved, raw), [predict_examples(member, raw) for member in each]
+    assert mixed.values == pytest.approx(np.mean([a.values for a in alone], axis=0))
     if saved.predicts == "numbers":
-        mixed, alone = predict_numbers(saved, raw), [predict_numbers(member, raw) for member in each]
-        for name in ("values", "low", "high"):
-            assert getattr(mixed, name) == pytest.approx(np.mean([getattr(a, name) for a in alone], axis=0))
+        assert mixed.ends == pytest.approx(np.mean([a.ends for a in alone], axis=0))
     elif saved.predicts == "labels":
-        mixed, alone = predict_labels(saved, raw), [predict_labels(member, raw) for member in each]
-        assert mixed.probabilities == pytest.approx(np.mean([a.probabilities for a in alone], axis=0))
         limits = np.mean([member.calibration.thresholds for member in each], axis=0)
-        assert np.array_equal(mixed.predicted, mixed.probabilities >= limits)
-    else:
-        assert saved.probabilities(raw) == pytest.approx(np.mean([m.probabilities(raw) for m in each], axis=0))
+        assert label_thresholds(saved) == pytest.approx(limits)
 
 
 @pytest.mark.parametrize("form", ["torch", pytest.param("onnx", marks=pytest.mark.slow)])
@@ -186,20 +182,20 @@ def test_weights_of_numbers_and_labels():
     good = {d: np.stack([v + 0.1 * rng.normal(size=len(v))] * 3, axis=1) for d, v in y.items()}
     noise = {d: rng.normal(size=(len(v), 3)) for d, v in y.items()}
     other = {d: np.stack([v + 0.1 * rng.normal(size=len(v))] * 3, axis=1) for d, v in y.items()}
-    assert number_weights([good, noise], y) == pytest.approx([1, 0], abs=0.05)
-    assert number_weights([good, good], y) == pytest.approx([0.5, 0.5])
-    assert number_weights([good, other, noise], y) == pytest.approx([0.5, 0.5, 0], abs=0.1)
+    assert best_weights([good, noise], y, numbers=True) == pytest.approx([1, 0], abs=0.05)
+    assert best_weights([good, good], y, numbers=True) == pytest.approx([0.5, 0.5])
+    assert best_weights([good, other, noise], y, numbers=True) == pytest.approx([0.5, 0.5, 0], abs=0.1)
     labels = {d: (rng.random((len(v), 2)) > 0.5).astype(float) for d, v in y.items()}
     sure = {d: np.where(v > 0.5, 0.8, 0.2) for d, v in labels.items()}
     flat = {d: np.full(v.shape, 0.5) for d, v in labels.items()}
-    assert mixture_weights([sure, flat], labels) == pytest.approx([1, 0])
+    assert best_weights([sure, flat], labels, numbers=False) == pytest.approx([1, 0])
 
 
 def test_weights_are_uniform_unless_the_source_domains_agree_on_others():
     rng = np.random.default_rng(0)
     y = {d: rng.normal(size=30) for d in "abc"}
     close = [{d: (v + 0.5 * rng.normal(size=30))[:, None] for d, v in y.items()} for _ in range(2)]
-    assert abs(number_weights(close, y)[0] - 0.5) > 0.02
+    assert abs(best_weights(close, y, numbers=True)[0] - 0.5) > 0.02
     assert shrunk_weights(close, y, numbers=True) == pytest.approx([0.5, 0.5], abs=0.01)
     far = {d: v + 3 * rng.normal(size=(30, 1)) for d, v in close[0].items()}
     assert shrunk_weights([close[0], far], y, numbers=True)[0] > 0.9
@@ -212,18 +208,13 @@ def test_weights_are_uniform_unless_the_source_domains_agree_on_others():
 def test_a_monitor_sees_the_answers_of_the_average(done, folder):
     saved, raw = load_model(folder), done.dataset.raw
     assert saved.reference is not None
-    served: list[Watched] = []
-    answers(saved, raw, observe=lambda _, watched: served.append(watched))
+    served: list[Predicted] = []
+    answers(saved, raw, observe=lambda _, predicted: served.append(predicted))
     observed = observe(saved, raw, saved.reference)
     first = replace(saved, members=())
-    if saved.predicts == "numbers":
-        mixed, alone = (predict_numbers(each, raw).values[:, None] for each in (saved, first))
-    elif saved.predicts == "labels":
-        mixed, alone = (predict_labels(each, raw).probabilities for each in (saved, first))
-    else:
-        mixed, alone = (each.probabilities(raw) for each in (saved, first))
+    mixed, alone = (predict_examples(each, raw).values for each in (saved, first))
     assert not np.allclose(mixed, alone)
-    for seen in (*served, observed):
-        assert seen.answers == pytest.approx(mixed, rel=1e-4, abs=1e-5)
-        assert seen.outputs == pytest.approx(alone, rel=1e-4, abs=1e-5)
+    for whole, own in ((served[0].values, served[0].first), (observed.answers, observed.outputs)):
+        assert whole == pytest.approx(mixed, rel=1e-4, abs=1e-5)
+        assert own == pytest.approx(alone, rel=1e-4, abs=1e-5)
     assert served[0].foreign == pytest.approx(observed.foreign)

@@ -13,8 +13,9 @@ from holdfast.api import compare, refit
 from holdfast.cli import app
 from holdfast.core.errors import BadInput
 from holdfast.estimator import DomainClassifier, DomainRegressor
-from holdfast.models.conformal import Calibrated, DensityRatio, calibrate, measure, needed_examples, quantiles
+from holdfast.models.conformal import Calibrated, DensityRatio, measure, needed_examples, quantiles
 from holdfast.models.left_out import LeftOut, Projection
+from holdfast.models.outputs import calibrate
 from holdfast.models.predict import predict
 from holdfast.models.saved import load_model
 from holdfast.record import load

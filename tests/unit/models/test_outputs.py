@@ -12,7 +12,6 @@ from holdfast.data.raw import Vectors
 from holdfast.estimator import DomainClassifier
 from holdfast.models.adapt import Terms, adapt
 from holdfast.models.export import export
-from holdfast.models.outputs import predict_labels, predict_numbers
 from holdfast.models.predict import predict
 from holdfast.models.saved import load_model
 from holdfast.run.workspace import training_data
@@ -78,9 +77,9 @@ def test_files_servers_and_programs_agree(model, tmp_path):
         assert result.accuracy > 0.8
         assert result.scores == {}
     assert ("thresholds" in about["output"]) == (task == "multilabel")
-    wrong = predict_labels if task == "regress" else predict_numbers
+    wrong = "labels" if task == "regress" else "numbers"
     with pytest.raises(BadInput, match=f"task {task} does not predict"):
-        wrong(saved, Vectors(np.asarray(examples)))
+        saved.predict(Vectors(np.asarray(examples)), kind=wrong)
 
 
 def test_distant_examples_get_no_prediction(model, tmp_path):

@@ -11,7 +11,7 @@ from holdfast.core.errors import BadInput
 from holdfast.data.synthetic import world
 from holdfast.data.unlabelled import add_unlabelled
 from holdfast.estimator import DomainClassifier
-from holdfast.models.pretrain_unlabelled import pretrain_for
+from holdfast.models.pretrain import pretrain_for
 from tests.tiny import tiny_roberta
 
 DATA = world("text", "vocabulary", domains=3, size=20, classes=2, seed=0)

@@ -15,7 +15,6 @@ import pytest
 from holdfast.core.errors import BadInput
 from holdfast.data.raw import Vectors
 from holdfast.estimator import DomainClassifier, DomainRegressor
-from holdfast.models.outputs import watched_classes
 from holdfast.models.saved import load_model
 from holdfast.monitor.log import ABOUT, NEWER, OLDER, ServedLog
 from holdfast.monitor.observe import observe
@@ -185,7 +184,7 @@ def test_regressions_are_watched(tmp_path):
 def watch_all(monitor: DriftMonitor, x: np.ndarray, size: int) -> None:
     for start in range(0, len(x), size):
         rows = Vectors(x[start : start + size])
-        monitor.observe(rows, watched_classes(monitor.saved.predict(rows)))
+        monitor.observe(rows, monitor.saved.predict(rows))
     for _ in range(200):
         if monitor.examples == len(x):
             return
@@ -201,7 +200,7 @@ def test_checks_of_a_busy_server_take_a_bounded_share_of_its_time(model, monkeyp
     assert monitor._full  # the next window grows instead
     monitor._next = 0.0
     last = Vectors(draw(1, 5)[0])
-    monitor.observe(last, watched_classes(monitor.saved.predict(last)))
+    monitor.observe(last, monitor.saved.predict(last))
     monitor.close()
     assert monitor.windows == 2
     assert monitor.latest is not None
@@ -229,7 +228,7 @@ def test_other_tasks_are_not_watched(model):
 def test_dashboard_and_compose_file_use_existing_metrics(model):
     saved = load_model(model)
     monitor = DriftMonitor(saved, model, window=20)
-    monitor.observe(Vectors(draw(40, 1)[0]), watched_classes(saved.predict(Vectors(draw(40, 1)[0]))))
+    monitor.observe(Vectors(draw(40, 1)[0]), saved.predict(Vectors(draw(40, 1)[0])))
     monitor.close()
     known = {*monitor.gauges(), "holdfast_examples_total", "holdfast_errors_total", "holdfast_watch_accuracy_low"}
     known |= {"holdfast_watch_accuracy_high"}
