@@ -90,12 +90,9 @@ class Method(nn.Module, ABC):
         The learning rate of a parameter is multiplied by the factor of its part; `part`, such as `critic`, names that
         of parameters that do not belong to the model.
         """
-        return self.optimizer_factory(parameters, **self.groups_of(parameters, part=part), **changes)
-
-    def groups_of(self, parameters: Sequence[nn.Parameter], *, part: str = "") -> dict[str, Any]:
-        """Return what an optimizer needs to group parameters by learning rate and weight decay."""
         names = part_names(self.model)
-        return {"part_names": [names.get(p, part or ENCODER) for p in parameters], "undecayed": undecayed(self.model)}
+        groups = [names.get(p, part or ENCODER) for p in parameters]
+        return self.optimizer_factory(parameters, part_names=groups, undecayed=undecayed(self.model), **changes)
 
     @abstractmethod
     def step(self, batch: DomainBatch) -> Metrics:

@@ -105,16 +105,6 @@ class Optimizer:
         self.version = 0  # changes when tensors of the optimizer's state are replaced
         self.rates_on_device, self.is_capturing = False, False
 
-    def add_parameters(
-        self, parameters: Sequence[nn.Parameter], *, part_names: Sequence[str] = (), undecayed: Collection[int] = ()
-    ) -> None:
-        """Train additional parameters from now on."""
-        for rate, group in _groups(self.settings, list(parameters), part_names, undecayed):
-            self.optimizer.add_param_group(group)
-            self.rates.append(rate)
-        self.parameters += list(parameters)
-        self._replaced()
-
     def minimize(self, loss: Tensor, *, ends_step: bool = True) -> None:
         """Add the gradient of a loss; update after every `accumulate` losses."""
         self.accumulate(loss)
