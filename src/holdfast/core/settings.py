@@ -71,7 +71,7 @@ def setting_defaults(part: Callable[..., Any]) -> dict[str, Any]:
 
 def without_retired(part: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out settings of earlier versions whose value is the only one left, which a part lists as `retired`."""
-    retired = getattr(settings_class(part) or part, "retired", {})
+    retired = getattr(settings_class(part) or getattr(part, "__self__", part), "retired", {})
     return {name: value for name, value in options.items() if name not in retired or value != retired[name]}
 
 

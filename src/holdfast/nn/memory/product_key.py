@@ -4,10 +4,11 @@ Shapes: b batch, h heads, n half keys per side, m = n n slots, k chosen slots, q
 """
 
 import math
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -36,11 +37,12 @@ class ProductKeySettings:
     heads: int = 4
     key_width: int = 256
     top: int = 32  # slots per head
-    query: str = "linear"  # query network, `linear` or `mlp`
     query_norm: bool = False  # batch norm on the queries
     init: str = "data"  # initialise from the first training batches; `published`: random slots
     keys: str = "sample"  # with init=data: queries of examples, or `kmeans`: means of clusters of them
     updates: str = "all"  # `read` has no effect; it is accepted because earlier versions had it
+
+    retired: ClassVar[Mapping[str, Any]] = {"query": "linear"}
 
     def __post_init__(self) -> None:
         check_known("updates", self.updates, UPDATES)
@@ -105,7 +107,7 @@ class ProductKeyMemory(nn.Module):
         self.options = options = ProductKeySettings(**settings)
         self.width, self.slots, self.side = width, options.slots, options.side
         self.heads, self.top, self.half_width = options.heads, options.top, options.key_width // 2
-        self.query = query_net(width, self.heads * options.key_width, kind=options.query, norm=options.query_norm)
+        self.query = query_net(width, self.heads * options.key_width, norm=options.query_norm)
         bound = self.half_width**-0.5
         self.keys = nn.Parameter(torch.empty(2, self.heads, self.side, self.half_width).uniform_(-bound, bound))
         self.values = nn.Parameter(torch.empty(self.slots, width).normal_(std=width**-0.5))

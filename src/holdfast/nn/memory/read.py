@@ -71,7 +71,6 @@ def read(
     similarity: str = "dot",
     temperature: float = 1.0,
     top: int | None = None,
-    mean: bool = False,
 ) -> Read:
     """Compute sum_h sum_m softmax_m(<query_h, key_hm>) value_m; with `top`, over the best slots of each head."""
     logits = scores(query, keys, similarity=similarity, temperature=temperature)  # (h, b, m)
@@ -82,7 +81,7 @@ def read(
         content = _read_chosen(weights, slots, values)
     else:
         content, weights = _read_all(logits, values)
-    return Read(content / query.shape[1] if mean else content, weights, slots)
+    return Read(content, weights, slots)
 
 
 def scores(query: Tensor, keys: Tensor, *, similarity: str = "dot", temperature: float = 1.0) -> Tensor:

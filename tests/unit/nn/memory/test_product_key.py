@@ -33,9 +33,8 @@ def by_search(memory, z, top):
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-5), (torch.float64, 1e-12)], ids=str)
 @pytest.mark.parametrize("top", [1, 4, 9])
-@pytest.mark.parametrize("query", ["linear", "mlp"])
-def test_read_equals_exhaustive_search(dtype, close, top, query, device):
-    memory = small(top=top, query=query).to(device, dtype)
+def test_read_equals_exhaustive_search(dtype, close, top, device):
+    memory = small(top=top).to(device, dtype)
     z = torch.randn(B, WIDTH, dtype=dtype, device=device, requires_grad=True)
     result, (content, slots) = memory.read(z), by_search(memory, z, top)
     assert result.slots is not None
@@ -199,7 +198,6 @@ def test_initialisation():
         ({"top": 10}, "between 1 and 9"),
         ({"top": 0}, "between 1 and 9"),
         ({"key_width": 9}, "even"),
-        ({"query": "cubic"}, "query net"),
     ],
     ids=str,
 )
