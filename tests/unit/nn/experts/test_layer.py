@@ -218,7 +218,7 @@ def test_sigma_of_the_load_loss(count, noise, sigma):
         layer(U)
     torch.manual_seed(0)
     result = route(layer.router, U, top=2, gate="renormalised", noise=noise / count)
-    expected, *_ = weighted_balance(result, Config(2, "raw", noise / count, 0.005, sigma, "logit", False), None)
+    expected, *_ = weighted_balance(result, Config(2, "raw", noise / count, 0.005, sigma, "logit"), None)
     assert_close(side["loss/experts"][0], expected)
 
 
