@@ -72,7 +72,7 @@ def read_repeated(block: MemoryBlock, x: Tensor, queue: Tensor) -> Tensor:
     keys, values = both.permute(2, 0, 3, 1, 4)  # (b, h, 1 + m, q)
     query = block.query(block.norm_query(x)).view(b, block.heads, 1, -1)
     weights = (query @ keys.transpose(-1, -2) * block.scale).softmax(-1)  # (b, h, 1, 1 + m)
-    state = block.residual(x) + block.out((weights @ values).flatten(1))
+    state = x + (weights @ values).flatten(1)
     return state + block.feed(block.norm_out(state))
 
 

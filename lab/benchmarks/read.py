@@ -1,19 +1,16 @@
 """Benchmarks `read` and `recurrent`: memory reads against a feed-forward layer, a memory LSTM against torch's LSTM."""
 
 from collections.abc import Callable
-from statistics import median
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.memory.key_value import KeyValueMemory
 from holdfast.nn.memory.product_key import ProductKeyMemory
 from holdfast.nn.recurrent.layer import RecurrentLayer
-from lab.benchmarks.harness import Result, busy, captured, one_thread, passes, ratio
+from lab.benchmarks.harness import Result, captured, one_thread, passes, ratio
 
 WIDTH = 768
-BATCH = 96  # examples of a training step
 
 
 def run(device: torch.device) -> list[Result]:
@@ -21,9 +18,7 @@ def run(device: torch.device) -> list[Result]:
 
     Cases: all of 1,024 slots; the best 32 of 1,048,576 slots on a GPU (bf16, 4,096 queries) or of 65,536 on a CPU
     (fp32, 512 queries). On a GPU each case runs eagerly and as a captured CUDA graph, which measures device time only.
-    The target of the dense read applies to the graph, that of product keys to both, and to the time of the kernels with
-    `updates=read`, whose sparse gradient no graph can contain. A last case compares a training step on 96 queries in
-    fp32 that updates the values which the batch read with one that updates all values.
+    The target of the dense read applies to the graph, that of product keys to both.
     """
     gpu = device.type == "cuda"
     dtype = torch.bfloat16 if gpu else torch.float32
@@ -50,24 +45,7 @@ def run(device: torch.device) -> list[Result]:
         candidate, reference = captured(candidate, device), captured(reference, device)
         measured = ratio(candidate, reference, device, rounds=rounds)
         results.append(Result(f"{name}, CUDA graph", measured, bar=graph_target))
-    if gpu:
-        product.sparse = True
-        work = passes(product, lambda z: product.read(z).content, z, grad, count), passes(ffn, ffn, z, grad, count)
-        times = [tuple(busy(each, device) for each in work) for _ in range(5)]
-        measured = median(candidate / reference for candidate, reference in times)
-        results.append(Result("product-keys/ffn, updates=read, kernels", measured, bar=4.0))
-    few = z.detach().float()[:BATCH]
-    sparse, full = (_steps(updates, few, gpu) for updates in ("read", "all"))
-    return [*results, Result("product-keys step, updates=read/all", ratio(sparse, full, device, rounds=5), bar=None)]
-
-
-def _steps(updates: str, z: Tensor, gpu: bool) -> Callable[[], None]:
-    """Return training steps of a product-key memory with AdamW."""
-    torch.manual_seed(0)
-    with z.device:
-        memory = ProductKeyMemory(WIDTH, slots=1_048_576 if gpu else 65_536, updates=updates)
-    optimizer = Optimizer(OptimizerSettings(), list(memory.parameters()))
-    return lambda: optimizer.minimize(memory.read(z).content.square().mean())
+    return results
 
 
 LSTM_WIDTH, ROWS, STEPS = 300, 32, 30

@@ -21,6 +21,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.splits import Part
 from holdfast.data.synthetic import world
 from holdfast.methods.base import Method, StageInfo
+from holdfast.methods.mil import MIL
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
@@ -36,7 +37,7 @@ BATCH = 4  # examples per domain, of both processes together
 STEPS = 3
 # plain SGD, because Adam would amplify rounding errors of small gradients
 PLAIN = {
-    "mil": {"memory_optimizer": "sgd", "iterations": 2},
+    "mil": {"iterations": 2},
     "progressive(erm)": {"slots": 3},
     "ib-erm": {"weight": 0.1, "anneal": 0},
     "fishr": {"weight": 10.0, "anneal": 0},
@@ -77,7 +78,11 @@ class Bench:
             model = Model(backbone, middle, Linear(middle.width, count))
             options = {**LIGHT.get(name, {}), **PLAIN.get(name, {})}
             make = partial(Optimizer, settings)
-            return catalog.build("methods", name, model, options=options, task=Classify(), optimizer=make)
+            method = catalog.build("methods", name, model, options=options, task=Classify(), optimizer=make)
+        if isinstance(method, MIL):
+            memory = method.memory_optimizer
+            method.memory_optimizer = Optimizer(replace(memory.settings, optimizer="sgd"), memory.parameters)
+        return method
 
 
 def trained(bench: Bench, name: str) -> Method:

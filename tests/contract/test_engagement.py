@@ -28,7 +28,6 @@ GENERAL = (
     {},
     {"attention": "cross"},
     {"attention": "gate"},
-    {"mask": "legacy"},
     {"memory": "other"},
     {"strategy": "beside"},
 )

@@ -26,7 +26,7 @@ from holdfast.catalog.protocols import PLANS, SELECTIONS, TASKS
 from holdfast.catalog.training import training_defaults
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.packages import PACKAGED
-from holdfast.core.settings import type_error
+from holdfast.core.settings import type_error, without_retired
 from holdfast.spec import Spec
 
 __all__ = [
@@ -76,6 +76,8 @@ def check_settings(section: str, name: str, options: Mapping[str, Any]) -> list[
     """Return the options of every part in `unwrap(section, name)`; raise for an unknown name or a wrong type."""
     entries = unwrap(section, name)
     names = [entry.setting_names() for _, entry in entries]
+    for _, entry in entries:
+        options = without_retired(entry.load(), options)
     for key in options:
         if not any(names):
             raise no_settings_error(section, name, key)

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensor
 
 from holdfast.core.tape import ScopedValue
 
@@ -84,12 +83,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def launch(function: Any, grid: tuple[int, ...], tensors: Sequence[Tensor], *numbers: float, **constants: Any) -> None:
-    """Run `function[grid](*tensors, *numbers, **constants)` on the device of the first tensor.
-
-    Fake tensors have shapes but no values: a compiler that infers shapes launches nothing.
-    """
-    if type(tensors[0]) is FakeTensor:
-        return
+    """Run `function[grid](*tensors, *numbers, **constants)` on the device of the first tensor."""
     device = -1 if torch.compiler.is_compiling() else tensors[0].get_device()  # the compiler captures kernels itself
     if device >= 0 and device != torch.cuda.current_device():
         with torch.cuda.device(device):

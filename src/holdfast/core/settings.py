@@ -69,6 +69,12 @@ def setting_defaults(part: Callable[..., Any]) -> dict[str, Any]:
     return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
 
 
+def without_retired(part: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out settings of earlier versions whose value is the only one left, which a part lists as `retired`."""
+    retired = getattr(settings_class(part) or getattr(part, "__self__", part), "retired", {})
+    return {name: value for name, value in options.items() if name not in retired or value != retired[name]}
+
+
 def search_space(part: Callable[..., Any]) -> dict[str, Mapping[str, Any]]:
     """Return the search spaces that the fields of a part's settings declare."""
     declared = settings_class(part)

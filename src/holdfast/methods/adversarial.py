@@ -3,10 +3,10 @@
 Shapes: b batch, n domains, d width, c classes.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from itertools import combinations, permutations
-from typing import cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
-from holdfast.core.settings import UNLABELLED_HELP, choice, log, setting, whole
+from holdfast.core.settings import UNLABELLED_HELP, log, setting, whole
 from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.methods.unlabelled import check_choice, labelled_count, with_control
@@ -33,8 +33,7 @@ class DANN(Method):
     """Minimise risk - weight * domain loss, while a critic minimises the domain loss (Ganin et al., 2016).
 
     With `conditional` the critic also sees the class, and all classes have equal weight (Li et al., 2018). Both use the
-    same forward pass. The gradient penalty is the mean squared norm of the gradient of the domain loss of an example in
-    the critic's input, as in DomainBed; it is part of the domain loss of both players.
+    same forward pass.
     """
 
     @dataclass(frozen=True)
@@ -42,11 +41,10 @@ class DANN(Method):
         weight: float = setting(1.0, search=log(1e-2, 1e2), help="weight of the domain loss")
         hidden: int = setting(256, search=whole(64, 1024), help="hidden units of the critic")
         critic_steps: int = setting(1, search=whole(1, 8), help="updates of the critic per step")
-        grad_penalty: float = setting(
-            0.0, search=choice(0.0, 0.1, 1.0, 10.0), help="weight of the critic's gradient penalty"
-        )
         conditional: bool = False
         unlabelled: str = setting("target", help=UNLABELLED_HELP)
+
+        retired: ClassVar[Mapping[str, Any]] = {"grad_penalty": 0.0}
 
         def __post_init__(self) -> None:
             check_choice(self.unlabelled)
@@ -80,28 +78,19 @@ class DANN(Method):
         with tape() as side:
             z = self.model.features(batch.x)  # (b, d)
         for left in reversed(range(self.settings.critic_steps)):
-            loss, penalty = self._domain_loss(z.detach(), batch, target)
-            self.critic_optimizer.minimize(loss + penalty, ends_step=left == 0)
+            self.critic_optimizer.minimize(self._domain_loss(z.detach(), batch, target), ends_step=left == 0)
         risk = self.task.loss(self.model.head(z[:count]), batch.y[:count])
-        confusion, penalty = self._domain_loss(z, batch, target)
-        self.optimizer.minimize(with_auxiliary(risk - self.settings.weight * (confusion + penalty), side))
+        confusion = self._domain_loss(z, batch, target)
+        self.optimizer.minimize(with_auxiliary(risk - self.settings.weight * confusion, side))
         return {"risk": risk.detach(), "confusion": confusion.detach()}
 
-    def _domain_loss(self, z: Tensor, batch: DomainBatch, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss of the critic and its weighted gradient penalty."""
-        x = z if self.classes is None else z + self.classes(batch.y)
-        weighted = self.settings.grad_penalty > 0
-        x = x if x.requires_grad or not weighted else x.requires_grad_()
-        logits = self.critic(x)
-        losses = F.cross_entropy(logits, target, reduction="none")  # (b,)
-        penalty = losses.new_zeros(())
-        if weighted:
-            (slope,) = torch.autograd.grad(losses.sum(), x, create_graph=True)  # (b, d)
-            penalty = self.settings.grad_penalty * slope.pow(2).sum(dim=1).mean()
+    def _domain_loss(self, z: Tensor, batch: DomainBatch, target: Tensor) -> Tensor:
+        """Return the loss of the critic."""
         if self.classes is None:
-            return F.cross_entropy(logits, target), penalty
+            return F.cross_entropy(self.critic(z), target)
+        losses = F.cross_entropy(self.critic(z + self.classes(batch.y)), target, reduction="none")  # (b,)
         counts = torch.bincount(batch.y, minlength=self.classes.num_embeddings)  # (c,)
-        return (losses / (counts[batch.y] * (counts > 0).sum())).sum(), penalty
+        return (losses / (counts[batch.y] * (counts > 0).sum())).sum()
 
 
 class PDA(Method):

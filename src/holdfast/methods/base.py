@@ -10,12 +10,9 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
-from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
 from holdfast.methods.optim import Optimizer
-from holdfast.nn.memory.product_key import ProductKeyMemory
 from holdfast.nn.model import Model
 from holdfast.nn.parts import ENCODER, part_names, undecayed
 from holdfast.tasks.base import Task
@@ -81,19 +78,8 @@ class Method(nn.Module, ABC):
         super().__init__()
         self.settings = self.Settings(**settings)
         self.model, self.task, self.optimizer_factory = model, task, optimizer
-        self._check_sparse_gradients()
         self.optimizer = self.make_optimizer(model.trainable_parameters())
         self.setup()
-
-    def _check_sparse_gradients(self) -> None:
-        """Raise if a memory has sparse gradients but this method, or averaging between processes, needs dense ones."""
-        if not any(isinstance(module, ProductKeyMemory) and module.sparse for module in self.model.modules()):
-            return
-        if not self.capturable:
-            reason = f"the method {type(self).__name__} computes with dense gradients"
-            raise BadInput(f"updates=read of the memory is for methods such as erm, but {reason}: use updates=all")
-        if parallel.world_size() > 1:
-            raise BadInput("updates=read of the memory is for one process, not for several: use updates=all")
 
     def setup(self) -> None:
         """Check the model and create further parameters, buffers and optimizers."""
@@ -104,12 +90,9 @@ class Method(nn.Module, ABC):
         The learning rate of a parameter is multiplied by the factor of its part; `part`, such as `critic`, names that
         of parameters that do not belong to the model.
         """
-        return self.optimizer_factory(parameters, **self.groups_of(parameters, part=part), **changes)
-
-    def groups_of(self, parameters: Sequence[nn.Parameter], *, part: str = "") -> dict[str, Any]:
-        """Return what an optimizer needs to group parameters by learning rate and weight decay."""
         names = part_names(self.model)
-        return {"part_names": [names.get(p, part or ENCODER) for p in parameters], "undecayed": undecayed(self.model)}
+        groups = [names.get(p, part or ENCODER) for p in parameters]
+        return self.optimizer_factory(parameters, part_names=groups, undecayed=undecayed(self.model), **changes)
 
     @abstractmethod
     def step(self, batch: DomainBatch) -> Metrics:

@@ -23,11 +23,11 @@ class Discriminant(NamedTuple):
     margins: Tensor  # (b,) leave-one-out scores, above 0 for examples on the side of their group
 
 
-def fisher(x: Tensor, first: Tensor, *, balanced: bool = True, shrinkage: float | None = None) -> Discriminant:
+def fisher(x: Tensor, first: Tensor, *, shrinkage: float | None = None) -> Discriminant:
     """Separate the rows of x (b, d) with `first` (b,) from the others; numerically safe in float32 and for b < d.
 
     S = (1 - a) S_w + a tr(S_w)/d I with a = `shrinkage`, by default that of the oracle approximating estimator (Chen et
-    al., 2010). Both groups have the same weight in S_w if `balanced`. J and the margins are corrected for the
+    al., 2010). Both groups have the same weight in S_w. J and the margins are corrected for the
     examples' influence on the means and on S_w, so that a batch with few examples does not seem separable.
     """
     x = x if x.dtype == torch.float64 else x.float()
@@ -43,7 +43,7 @@ def fisher(x: Tensor, first: Tensor, *, balanced: bool = True, shrinkage: float 
     if b < d:  # u and gap lie in the span of the centred rows; J depends on their inner products only
         basis = torch.linalg.qr((rows / scale).T)[0]  # (d, b)
         u, gap = u @ basis, gap @ basis
-    weight = groups.T @ (0.5 / counts) if balanced else torch.full_like(u[:, 0], 1 / b)  # (b,) sums to 1
+    weight = groups.T @ (0.5 / counts)  # (b,) sums to 1
     within = (u * weight[:, None]).T @ u  # (r, r)
     variance = within.diagonal().sum() / d
     a = _shrinkage(within.detach(), b, d) if shrinkage is None else within.new_tensor(shrinkage)

@@ -4,16 +4,16 @@ Shapes: b batch, d width.
 """
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
-from holdfast.core.errors import BadInput, check_known
+from holdfast.core.errors import BadInput
 from holdfast.core.settings import choice, setting
 from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.averaging import blend, copy_buffers
@@ -22,8 +22,6 @@ from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.memory.queue import Queue, balanced_sample
 from holdfast.nn.necks import MatchedControl, ParameterControl
-
-STATISTICS = ("copied", "averaged", "own")
 
 
 class HMA(Method):
@@ -37,14 +35,12 @@ class HMA(Method):
     The momentum of update t, counted from 0, is min(momentum, (1 + t) / (10 + t)), so that E_m follows the encoder in
     short runs: with a constant 0.999, as published, it still consists of 74% of the initial encoder after 300 updates.
 
-    E_m is in evaluation mode. Its batch statistics are `copied` from the encoder or `averaged` like the weights; with
-    `own`, as in the published code, it is in training mode and has its own.
+    E_m is in evaluation mode and its batch statistics are those of the encoder.
     """
 
     @dataclass(frozen=True)
     class Settings:
         momentum: float = setting(0.999, search=choice(0.9, 0.99, 0.999), help="momentum of the momentum encoder")
-        statistics: str = setting("copied", help="batch statistics of the momentum encoder: copied, averaged or own")
         momentum_warmup: bool = setting(
             True, help="momentum (1 + t) / (10 + t) at update t until it exceeds `momentum`; false as published"
         )
@@ -52,7 +48,8 @@ class HMA(Method):
         def __post_init__(self) -> None:
             if not 0 <= self.momentum < 1:
                 raise BadInput(f"momentum must be at least 0 and below 1, got {self.momentum}")
-            check_known("statistics of the momentum encoder", self.statistics, STATISTICS)
+
+        retired: ClassVar[Mapping[str, Any]] = {"statistics": "copied"}
 
     saved_attributes = ("optimizer", "updates")
     updates = 0  # of the momentum encoder
@@ -79,7 +76,7 @@ class HMA(Method):
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if self.follower is not None:
-            self.follower.train(mode and self.settings.statistics == "own")
+            self.follower.eval()
         return self
 
     def step(self, batch: DomainBatch) -> Metrics:
@@ -112,16 +109,9 @@ class HMA(Method):
         if self.follower is None or self.optimizer.calls % self.optimizer.settings.accumulate:
             return
         weights = zip(self.follower.parameters(), self.model.backbone.parameters(), strict=True)
-        pairs: list[tuple[Tensor, Tensor]] = [pair for pair in weights if pair[1].requires_grad]
+        pairs = [pair for pair in weights if pair[1].requires_grad]
         parallel.average_batch_statistics(self.model.backbone)
-        if self.settings.statistics == "copied":
-            copy_buffers(self.follower, self.model.backbone)
-        elif self.settings.statistics == "averaged":
-            for average, new in zip(self.follower.buffers(), self.model.backbone.buffers(), strict=True):
-                if average.is_floating_point():
-                    pairs.append((average, new))
-                else:
-                    average.copy_(new)
+        copy_buffers(self.follower, self.model.backbone)
         momentum, t = self.settings.momentum, self.updates
         momentum = min(momentum, (1 + t) / (10 + t)) if self.settings.momentum_warmup else momentum
         blend([average for average, _ in pairs], [new for _, new in pairs], 1 - momentum)

@@ -8,15 +8,13 @@ Shapes: b batch, d width.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
@@ -30,14 +28,12 @@ from holdfast.methods.optim import Optimizer
 from holdfast.nn.memory.neck import MemoryBlend, effective_slots
 from holdfast.nn.model import Model
 
-INNER = ("persistent", "virtual", "undone")
 LEARNS = ("all", "values")
 CRITICS = ("fisher", "adversarial")
 MEMORY_SCHEDULES = ("same", "constant")
-KEEPS = ("last", "best")
 HORIZON = 64  # steps over which losses are smoothed
 RISE = (2.0, 0.5)  # multiple of the first risk plus a constant, which the risk of a healthy run does not reach
-ORDERS = ("first", "exact", "finite")  # without the second term, with it, or with it by finite differences
+ORDERS = ("first", "finite")  # without the second term, or with it by finite differences
 
 Parameters = Sequence[Tensor]
 Loss = Callable[[Parameters], Tensor]
@@ -61,59 +57,54 @@ class MIL(Method):
             search=log(1e-5, 1e-2),
             help="rate of the memory; 0 skips phase meta, none: lr times lr.memory",
         )
-        memory_optimizer: str = setting("adam", help="optimizer of the memory")
         memory_schedule: str = setting("same", help="schedule of the memory's rate: same as the run's, or constant")
-        memory_clip: float = setting(1.0, help="maximum norm of the memory's gradient")
         learns: str = setting("all", help="what is trained of the memory: all or values")
         iterations: int | None = setting(
             None, search=whole(1, 64), help="steps per held-out domain; 1 with critic=fisher, else 32 by default"
         )
-        inner: str = setting("persistent", help="what becomes of the inner step: persistent, virtual or undone")
         inner_steps: int = setting(1, help="inner steps per update of the memory")
         inner_lr: float | None = setting(None, help="learning rate of the inner step; that of the run by default")
-        order: str = setting("first", help="derivative through the inner step: first, exact or finite")
+        order: str = setting("first", help="derivative through the inner step: first, or finite for finite differences")
         critic: str = setting(
             "fisher",
             search=choice(*CRITICS),
             help="discriminant in closed form (fisher) or trained networks (adversarial)",
         )
-        shrinkage: float | None = setting(None, help="of the discriminant's covariance, 0 to 1; estimated by default")
         critic_steps: int = setting(1, search=whole(1, 4), help="updates of the critic per step")
         critic_lr: float | None = setting(None, help="learning rate of the critics; lr times lr.critic by default")
         hidden: int | None = setting(None, help="hidden units of a critic; the feature width by default")
-        balanced: bool = setting(True, help="weigh the held-out domain as much as all others")
-        blocks: bool = setting(False, help="train on one domain at a time in phase final")
-        keep: str = setting("last", help="step of phase meta whose memory is kept: last, or best in validation")
         divergence: float = setting(
             0.05,
             help="end phase meta if the critics' mean loss exceeds that of guessing by this; 0 never ends it",
         )
 
         def __post_init__(self) -> None:
-            check_known("inner step", self.inner, INNER)
             check_known("order", self.order, ORDERS)
             check_known("part", self.learns, LEARNS)
             check_known("critic", self.critic, CRITICS)
             check_known("memory_schedule", self.memory_schedule, MEMORY_SCHEDULES)
-            check_known("step to keep", self.keep, KEEPS)
             check_at_least(1, inner_steps=self.inner_steps, critic_steps=self.critic_steps)
             optional = {"hidden": self.hidden, "iterations": self.iterations}
             check_at_least(1, **{name: value for name, value in optional.items() if value is not None})
             check_at_least(0, divergence=self.divergence)
-            if self.shrinkage is not None and not 0 < self.shrinkage <= 1:
-                raise BadInput(f"shrinkage must be above 0 and at most 1, got {self.shrinkage}")
             negative = self.memory_lr is not None and self.memory_lr < 0
             if negative or not all(rate is None or rate > 0 for rate in (self.inner_lr, self.critic_lr)):
                 rates = f"{self.memory_lr}, {self.inner_lr} and {self.critic_lr}"
                 raise BadInput(f"memory_lr must be at least 0, inner_lr and critic_lr above 0; got {rates}")
             if self.order == "finite" and self.inner_steps > 1:
-                raise BadInput("order=finite supports one inner step: use inner_steps=1 or order=exact")
+                raise BadInput("order=finite supports one inner step: use inner_steps=1 or order=first")
+
+        retired: ClassVar[Mapping[str, Any]] = {
+            "memory_optimizer": "adam", "memory_clip": 1.0, "inner": "persistent", "shrinkage": None,
+            "balanced": True, "blocks": False, "keep": "last",
+        }  # fmt: skip
 
     saved_attributes = (
         "optimizer", "critic_optimizer", "memory_optimizer", "held_out", "remaining", "game_steps", "phase_ended",
     )  # fmt: skip
     min_domains = 2
     phases = ("meta", "final")
+    keeps_last = ("meta",)
 
     def setup(self) -> None:
         options, model = self.settings, self.model
@@ -136,16 +127,13 @@ class MIL(Method):
         changes: dict[str, Any] = {"schedule": "constant", "warmup": 0} if options.memory_schedule == "constant" else {}
         if options.memory_lr is not None:
             changes |= {"lr": options.memory_lr or 1.0, "rates": {}}
-        self.memory_optimizer = self.make_optimizer(
-            updated, weight_decay=0.0, clip=options.memory_clip, optimizer=options.memory_optimizer, **changes
-        )
+        self.memory_optimizer = self.make_optimizer(updated, weight_decay=0.0, clip=1.0, optimizer="adam", **changes)
         self.inner_lr = options.inner_lr or self.optimizer.settings.lr
         self.held_out, self.remaining = 0, 0
         self.iterations = options.iterations or (1 if options.critic == "fisher" else 32)
         self.critic_optimizer: Optimizer | None = None
         self.register_buffer("smoothed", torch.zeros(3))  # critic loss and risk over the last steps; first risk
         self.trains_memory, self.game_steps, self.phase_ended = False, 0, False
-        self.keeps_last = ("meta",) if options.keep == "last" else ()
         if options.memory_lr == 0:
             self.phases = ("final",)  # phase meta would have no effect
 
@@ -176,8 +164,6 @@ class MIL(Method):
     def step(self, batch: DomainBatch) -> Metrics:
         if self.trains_memory:
             return self._meta_step(batch, self._next_domain(batch))
-        if self.settings.blocks:
-            batch = batch.by_domain()[self._next_domain(batch)]
         risk = self._risk(self.trained, batch)
         self.optimizer.minimize(risk)
         return {"risk": risk.detach()}
@@ -196,31 +182,33 @@ class MIL(Method):
 
     def _meta_step(self, batch: DomainBatch, held_out: int) -> Metrics:
         others, _ = batch.hold_out(held_out)
-        now, ahead, lr, order = self.trained, self.trained, self.inner_lr, self.settings.order
-        is_virtual = self.settings.inner != "persistent" or order != "first"
+        now, ahead, lr = self.trained, self.trained, self.inner_lr
+        finite = self.settings.order == "finite"
 
         def inner(parameters: Sequence[Tensor]) -> Tensor:
             return self._risk(parameters, others)
 
-        with twice_differentiable(order):
-            if is_virtual:
-                risk, first, ahead = look_ahead(inner, now, lr=lr, steps=self.settings.inner_steps, order=order)
-            else:
-                risk, first = self._inner_steps(others), []
-            with tape() as side:
-                fused = self._features(ahead, batch)
-            critic = self.critic_optimizer
-            for update in [] if critic is None else [critic.minimize] * (self.settings.critic_steps - 1):
-                update(self.domain_loss(fused.detach(), batch, held_out)[0], ends_step=False)
-            loss, accuracy = self.domain_loss(fused, batch, held_out)
-            memory = self.memory_optimizer.parameters
-            wanted = [*memory, *(critic.parameters if critic else ())]
-            outer = loss if critic else loss.log()  # the gradient does not vanish where the domains are far apart
-            grads = outer_gradient(outer, wanted, inner=inner, now=now, ahead=ahead, lr=lr, order=order)
+        if finite:
+            risk, first, ahead = look_ahead(inner, now, lr=lr)
+        else:
+            risk, first = self._inner_steps(others), []
+        with tape() as side:
+            fused = self._features(ahead, batch)
+        critic = self.critic_optimizer
+        for update in [] if critic is None else [critic.minimize] * (self.settings.critic_steps - 1):
+            update(self.domain_loss(fused.detach(), batch, held_out)[0], ends_step=False)
+        loss, accuracy = self.domain_loss(fused, batch, held_out)
+        memory = self.memory_optimizer.parameters
+        wanted = [*memory, *(critic.parameters if critic else ())]
+        outer = loss if critic else loss.log()  # the gradient does not vanish where the domains are far apart
+        if finite:
+            grads = finite_gradient(outer, wanted, inner=inner, now=now, ahead=ahead, lr=lr)
+        else:
+            grads = torch.autograd.grad(outer, wanted, allow_unused=True)
         self.memory_optimizer.apply_gradients([None if g is None else -g for g in grads[: len(memory)]])
         if critic:
             critic.apply_gradients(grads[len(memory) :])
-        if is_virtual and self.settings.inner != "undone":
+        if finite:
             self.optimizer.apply_gradients(first)
         self._smooth(loss.detach(), risk.detach())
         return {"risk": risk.detach(), "domain": loss.detach(), "critic": accuracy, **_usage(side)}
@@ -282,21 +270,19 @@ class MIL(Method):
         """Return the critic's loss for the held-out domain against the others, and its balanced accuracy.
 
         The loss is the cross-entropy, or for critic=fisher the smallest mean squared error of a linear critic relative
-        to that of a constant: 1 / (1 + p (1 - p) J), with p the share of the held-out domain.
+        to that of a constant: 1 / (1 + J / 4). The held-out domain has as much weight as all others.
         """
-        balanced = self.settings.balanced
         if self.settings.critic == "fisher":
             groups = [torch.full((n,), i == held_out, device=fused.device) for i, n in enumerate(batch.sizes)]
-            result = fisher(fused, torch.cat(groups), balanced=balanced, shrinkage=self.settings.shrinkage)
-            share = 0.5 if balanced else batch.sizes[held_out] / len(fused)
-            loss = 1 / (1 + share * (1 - share) * result.ratio.clamp(min=0))
+            result = fisher(fused, torch.cat(groups))
+            loss = 1 / (1 + 0.25 * result.ratio.clamp(min=0))
             return loss, _both_sides(result.margins > 0, batch, held_out)
         critic = held_out if batch.drawn is None else int(batch.drawn[held_out])
         logits = self.critics[critic](fused)[:, 0]
         sign = torch.cat([logits.new_full((n,), 1.0 if i == held_out else -1.0) for i, n in enumerate(batch.sizes)])
         losses = F.softplus(-sign * logits)
         right = torch.where(sign > 0, logits > 0, logits <= 0)
-        return _both_sides(losses, batch, held_out) if balanced else losses.mean(), _both_sides(right, batch, held_out)
+        return _both_sides(losses, batch, held_out), _both_sides(right, batch, held_out)
 
     def _risk(self, parameters: Sequence[Tensor], batch: DomainBatch) -> Tensor:
         with tape() as side:
@@ -336,30 +322,18 @@ def _usage(side: Tape) -> Metrics:
     return {"slots": effective_slots(weights[-1])} if weights and not slots else {}
 
 
-def look_ahead(
-    inner: Loss, now: Parameters, *, lr: float, steps: int, order: str
-) -> tuple[Tensor, Gradients, Parameters]:
-    """Return (first inner loss, its gradient, theta' after `steps` steps); theta' has a graph for order `exact`."""
-    exact = order == "exact"
-    ahead, history = list(now), []
-    for _ in range(steps):
-        loss = inner(ahead)
-        grads = torch.autograd.grad(loss, ahead, create_graph=exact, allow_unused=True)
-        grads = parallel.mean_gradients(grads, ahead)
-        ahead = [p if g is None else p - lr * g for p, g in zip(ahead, grads, strict=True)]
-        if not exact:
-            ahead = [p.detach().requires_grad_() for p in ahead]
-        history.append((loss, grads))
-    loss, grads = history[0]
-    return loss.detach(), [None if g is None else g.detach() for g in grads], ahead
+def look_ahead(inner: Loss, now: Parameters, *, lr: float) -> tuple[Tensor, Gradients, Parameters]:
+    """Return (inner loss, its gradient, theta' after one step)."""
+    loss = inner(now)
+    grads = parallel.mean_gradients(torch.autograd.grad(loss, now, allow_unused=True), now)
+    ahead = [p if g is None else p - lr * g for p, g in zip(now, grads, strict=True)]
+    return loss.detach(), grads, [p.detach().requires_grad_() for p in ahead]
 
 
-def outer_gradient(
-    outer: Tensor, wanted: Parameters, *, inner: Loss, now: Parameters, ahead: Parameters, lr: float, order: str
+def finite_gradient(
+    outer: Tensor, wanted: Parameters, *, inner: Loss, now: Parameters, ahead: Parameters, lr: float
 ) -> Gradients:
-    """Return d outer / d wanted, where theta' (`ahead`) depends on `wanted` through the inner loss."""
-    if order != "finite":
-        return list(torch.autograd.grad(outer, wanted, allow_unused=True))
+    """Return d outer / d wanted by finite differences, where theta' (`ahead`) depends on `wanted` by the inner loss."""
     grads = torch.autograd.grad(outer, [*wanted, *ahead], allow_unused=True)
     direct, v = list(grads[: len(wanted)]), parallel.mean_gradients(grads[len(wanted) :], ahead)
     if all(g is None for g in v):
@@ -376,8 +350,3 @@ def outer_gradient(
         d if a is None or b is None else (0 if d is None else d) - lr * (a - b) / (2 * reach)
         for d, a, b in zip(direct, *sides, strict=True)
     ]
-
-
-def twice_differentiable(order: str) -> AbstractContextManager[object]:
-    """Select the attention kernel that can be differentiated twice, if the order needs it."""
-    return sdpa_kernel(SDPBackend.MATH) if order == "exact" else nullcontext()

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from holdfast.core.dynamo import skip_dynamo, step_without_dynamo
 from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.parallel import average_gradients
-from holdfast.methods.row_updates import clip_gradients, update_rows
 
 OPTIMIZERS = ("adamw", "adam", "sgd")
 SCHEDULES = ("constant", "linear", "cosine", "halving")
+EPS = 1e-6  # added to the norm of a gradient, as in torch
 DIVISOR = "grad_scale"  # attribute of a fused optimizer of torch, which divides gradients by it
 DECAYS = ("all", "weights")  # what weight decay applies to: everything but scalars, or neither biases nor norms
 
@@ -105,16 +105,6 @@ class Optimizer:
         self.version = 0  # changes when tensors of the optimizer's state are replaced
         self.rates_on_device, self.is_capturing = False, False
 
-    def add_parameters(
-        self, parameters: Sequence[nn.Parameter], *, part_names: Sequence[str] = (), undecayed: Collection[int] = ()
-    ) -> None:
-        """Train additional parameters from now on."""
-        for rate, group in _groups(self.settings, list(parameters), part_names, undecayed):
-            self.optimizer.add_param_group(group)
-            self.rates.append(rate)
-        self.parameters += list(parameters)
-        self._replaced()
-
     def minimize(self, loss: Tensor, *, ends_step: bool = True) -> None:
         """Add the gradient of a loss; update after every `accumulate` losses."""
         self.accumulate(loss)
@@ -131,8 +121,7 @@ class Optimizer:
             if grad is not None:
                 # copy to the memory layout of the parameter: autograd may return expanded or shared gradients, which
                 # fused optimizers and in-place clipping do not handle
-                dense = grad.to_dense() if grad.is_sparse else grad
-                copied = torch.empty_like(parameter).copy_(dense).div_(self.settings.accumulate)
+                copied = torch.empty_like(parameter).copy_(grad).div_(self.settings.accumulate)
                 parameter.grad = copied if parameter.grad is None else parameter.grad + copied
         self.step(ends_step=ends_step)
 
@@ -145,7 +134,6 @@ class Optimizer:
             divisor = clip_gradients(self.parameters, settings.clip) if settings.clip > 0 else None
             if not self.is_capturing:  # a captured update reads them from tensors
                 self.set_rates()
-            update_rows(self.optimizer, divisor)
             self._fill_momentum()
             vars(self.optimizer)[DIVISOR] = divisor
             step_without_dynamo(self.optimizer)
@@ -281,6 +269,23 @@ class Optimizer:
         # checkpoints of earlier versions count the losses before the schedule began
         self.finished = state["finished"] if "finished" in state else state["calls"] - state["began"]
         self.set_pending_gradients(state["grads"])
+
+
+@torch.no_grad()
+def clip_gradients(parameters: Sequence[nn.Parameter], most: float) -> Tensor | None:
+    """Scale all gradients so that their joint norm is at most `most`.
+
+    Gradients on a GPU stay as they are: a fused update divides them by the returned tensor, in the same pass.
+    """
+    grads = [p.grad for p in parameters if p.grad is not None]
+    if grads and _on_gpu(grads):
+        return ((nn.utils.get_total_norm(grads) + EPS) / most).clamp(min=1.0)
+    nn.utils.clip_grad_norm_(parameters, most)
+    return None
+
+
+def _on_gpu(grads: Sequence[Tensor]) -> bool:
+    return all(grad.is_cuda for grad in grads)
 
 
 Groups = list[tuple[float, dict[str, Any]]]  # (multiple of the learning rate, parameter group of torch)

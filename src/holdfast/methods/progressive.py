@@ -3,8 +3,9 @@
 F fine-tuning only; M memory slots, V words, H hidden units, C a column (Asghar et al., 2020, Table 2)
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -22,7 +23,7 @@ FREEZE = ("none", "old", "new")
 class Progressive(Wrapper):
     """Grow the network at the start of every stage except the first, then train it on that stage's data.
 
-    The optimizer starts every stage without state; with `carry` it keeps the state of earlier parameters.
+    The optimizer starts every stage without state.
     """
 
     @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Progressive(Wrapper):
         units: int = setting(0, help="hidden units per domain; 0 for the number of parameters of the slots")
         freeze: str = setting("none", help="parameters that are frozen in later stages: none, old or new")
         vectors: str | None = setting(None, help="file of word vectors for new words; random without")
-        carry: bool = setting(False, help="keep the optimizer state of earlier parameters")
+
+        retired: ClassVar[Mapping[str, Any]] = {"carry": False}
 
         def __post_init__(self) -> None:
             if not set(self.letters) <= set(LETTERS):
@@ -40,8 +42,8 @@ class Progressive(Wrapper):
             check_known("value of freeze", self.freeze, FREEZE)
             check_at_least(1, slots=self.slots)
             check_at_least(0, units=self.units)
-            if self.replaces and (self.freeze != "none" or self.carry):
-                raise BadInput("expand=H and expand=C replace parameters: do not use them with freeze or carry")
+            if self.replaces and self.freeze != "none":
+                raise BadInput("expand=H and expand=C replace parameters: do not use them with freeze")
 
         @property
         def letters(self) -> str:
@@ -104,11 +106,7 @@ class Progressive(Wrapper):
             self.model.requires_grad_(False)
         for parameter in new:
             parameter.requires_grad_(freeze != "new")
-        optimizer = self.method.optimizer
         trainable, added = {id(p) for p in self.model.trainable_parameters()}, {id(p) for p in new}
-        old = [p for p in optimizer.parameters if id(p) in trainable and id(p) not in added]
+        old = [p for p in self.method.optimizer.parameters if id(p) in trainable and id(p) not in added]
         fresh = [p for p in new if p.requires_grad]
-        if not self.settings.carry or freeze == "old":
-            self.method.optimizer = self.method.make_optimizer([*old, *fresh])
-        elif fresh:
-            optimizer.add_parameters(fresh, **self.method.groups_of(fresh))
+        self.method.optimizer = self.method.make_optimizer([*old, *fresh])

@@ -20,6 +20,7 @@ from holdfast.core.checkpoint import load_tensors, save_tensors
 from holdfast.core.errors import BadInput, Damaged
 from holdfast.core.files import LOCK_NAME, read_json, write_folder, write_text
 from holdfast.core.limits import ConstructionLimit
+from holdfast.core.settings import without_retired
 from holdfast.data.align import align_features, model_columns
 from holdfast.data.batches import Examples, prepare
 from holdfast.data.dataset import Dataset
@@ -467,7 +468,7 @@ def _load(folder: Path, earlier: Sequence[Model] = ()) -> SavedModel:
         limit, preparation = size_bound(shared.folders(folder)), shared.preparation_folder(folder)
         family = catalog.lookup("encoders", config["encoder"]["name"]).load().__self__
         check_settings(family, config, folder, preparation, limit)
-        build = partial(family.load, preparation, config["encoder"]["settings"])
+        build = partial(family.load, preparation, without_retired(family, config["encoder"]["settings"]))
         with ConstructionLimit(limit, where=str(folder)):
             encoder: Backbone = shared.backbone(earlier) or build()
             stated = config.get("neck", {"settings": {}})["settings"]

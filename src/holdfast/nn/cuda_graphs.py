@@ -5,7 +5,6 @@ One pair of graphs, forward and backward, per shape of the inputs. A shape that 
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 import weakref
@@ -22,7 +21,6 @@ Outputs = Sequence[Any]  # tensors, None, and tuples of them
 MAX_SHAPES = 16  # each holds what its backward pass needs, some hundred megabytes for large banks
 WARMUP_PASSES = 2  # passes of a layer before one is captured: a length that comes once is not worth it
 WARMUP_PREDICTIONS = 16  # passes without gradient before one is captured: prediction may soon be over
-MAX_REPLAYS = 2**40  # more than any graph sees
 # held while graphs are captured or replayed, until the results are copied: threads share the memory of the graphs, and
 # a GPU captures one graph at a time
 GRAPH_LOCK = threading.RLock()
@@ -55,9 +53,7 @@ class CapturedPasses:
         self.captured = capture(forward, inputs, self.pool)
         self.captured_backward: dict[Hashable, CapturedPass] = {}
         self.replays = 0
-        self._number = next(_numbers)
         self._token: Callable[[], Tensor | None] = lambda: None
-        _all[self._number] = self
 
     def forward(self, inputs: Sequence[Tensor]) -> tuple[Any, ...]:
         """Replay the forward pass and return its outputs, which the next replay overwrites."""
@@ -78,29 +74,13 @@ class CapturedPasses:
 
         Saved for the backward pass, it is freed together with the other saved tensors.
         """
-        token = torch.full((), self._number * MAX_REPLAYS + self.replays, device="cpu")
+        token = torch.empty((), device="cpu")
         self._token = weakref.ref(token)
         return token
-
-    @staticmethod
-    def from_token(token: Tensor) -> tuple[CapturedPasses | None, bool]:
-        """Return the passes of a token, None if they are gone, and whether its pass is still the last one."""
-        number, replays = divmod(int(token), MAX_REPLAYS)
-        passes = _all.get(number)
-        return passes, passes is not None and passes.replays == replays
 
     @property
     def in_use(self) -> bool:
         return self._token() is not None
-
-
-def no_token() -> Tensor:
-    """Return the token of a pass that was not captured."""
-    return torch.full((), -1, device="cpu")
-
-
-_numbers = itertools.count()
-_all = weakref.WeakValueDictionary[int, CapturedPasses]()
 
 
 class GraphCache:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.graft.insert import append_layer
 from holdfast.nn.memory.block import BlockSettings, MemoryBlock
-from holdfast.nn.memory.heterogeneous import HeterogeneousMemory, HeterogeneousSettings, columns_of, join_label
+from holdfast.nn.memory.heterogeneous import HeterogeneousMemory, HeterogeneousSettings, join_label
 
 
 class NoNeck(nn.Module):
@@ -107,7 +107,6 @@ class MatchedControl(nn.Module):
         inner, blocks = width + memory.labels.embedding_dim, (memory.first is not None) + (memory.second is not None)
         total = sum(p.numel() for p in memory.parameters()) - memory.labels.embedding_dim
         hidden = round((total / blocks - inner * (inner + 6)) / (2 * inner + 1))
-        self.columns = columns_of(self.options.part, width)
         self.label = nn.Parameter(torch.randn(memory.labels.embedding_dim))
         drop = self.options.dropout
         self.values = nn.ModuleList(_normed(nn.Linear(inner, inner), nn.Dropout(drop)) for _ in range(blocks))
@@ -121,7 +120,7 @@ class MatchedControl(nn.Module):
         for value, feed in zip(self.values, self.feeds, strict=True):
             x = x + value(x)
             x = x + feed(x)
-        return x[:, self.columns]
+        return x
 
 
 def _normed(first: nn.Linear, *rest: nn.Module) -> nn.Sequential:

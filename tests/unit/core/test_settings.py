@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput
-from holdfast.core.settings import type_error
+from holdfast.core.settings import type_error, without_retired
 
 
 def part(
@@ -57,3 +57,11 @@ def test_type_errors_of_catalog_entries(section, name, options, message):
     with pytest.raises(BadInput) as error:
         catalog.check_settings(section, name, options)
     assert str(error.value) == message
+
+
+def test_settings_of_earlier_versions_are_accepted_at_the_value_that_is_left():
+    options = {"inner": "persistent", "critic": "adversarial"}
+    assert without_retired(catalog.lookup("methods", "mil").load(), options) == {"critic": "adversarial"}
+    assert catalog.check_settings("methods", "mil", options) == [{"critic": "adversarial"}]
+    with pytest.raises(BadInput, match="unknown setting of method 'mil' 'inner'"):
+        catalog.check_settings("methods", "mil", {"inner": "virtual"})

@@ -149,7 +149,7 @@ def test_added_parameters_are_not_penalised(online):
     method = learned(online=online)
     before = method.penalty().item()
     new = nn.Parameter(torch.ones(3))
-    method.optimizer.add_parameters([new])
+    method.optimizer = method.make_optimizer([*method.optimizer.parameters, new])
     begin(method, 2)
     penalty = method.penalty()
     assert penalty.item() == before

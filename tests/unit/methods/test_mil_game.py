@@ -144,9 +144,7 @@ def test_a_run_that_diverges_is_completed_and_recorded():
     [
         ({"critic": "fischer"}, "did you mean 'fisher'"),
         ({"memory_schedule": "linear"}, "unknown memory_schedule 'linear'"),
-        ({"keep": "first"}, "unknown step to keep 'first'"),
         ({"divergence": -1.0}, "divergence.*at least 0"),
-        ({"shrinkage": 0.0}, "shrinkage.*above 0"),
     ],
 )
 def test_bad_settings(settings, message):

@@ -37,6 +37,6 @@ def test_settings_with_a_search_space_or_a_help_text():
     settings = {field.name: field.metadata for field in fields(catalog.METHODS["dann"].load().Settings)}
     assert settings["weight"]["search"] == {"log": [1e-2, 1e2]}
     assert settings["weight"]["help"]
-    assert catalog.METHODS["dann"].search_space().keys() == {"weight", "hidden", "critic_steps", "grad_penalty"}
+    assert catalog.METHODS["dann"].search_space().keys() == {"weight", "hidden", "critic_steps"}
     assert catalog.METHODS["ciga-v1"].search_space().keys() == {"contrast"}  # hinge is fixed
     assert catalog.METHODS["coral"].search_space() == {"weight": {"log": [0.1, 10]}}  # of the entry

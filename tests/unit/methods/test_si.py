@@ -97,7 +97,7 @@ def test_added_parameters_have_no_importance():
     method.step(at(1.0))
     method.end_stage([])
     old = method.omega.clone()
-    method.optimizer.add_parameters([nn.Parameter(torch.ones(2))])
+    method.optimizer = method.make_optimizer([*method.optimizer.parameters, nn.Parameter(torch.ones(2))])
     begin(method, 1)
     assert torch.equal(method.omega, torch.cat([old, torch.zeros(2)]))
     method.step(at(0.0))

@@ -1,8 +1,8 @@
 """G-MAP: a domain-specific text encoder that reads a general one, with controls (Wan et al., 2022)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ from holdfast.nn.backbones import pretrained
 from holdfast.nn.backbones.companion import WHAT, GeneralEncoder
 from holdfast.nn.backbones.text import DEFAULT_LENGTH, TextEncoder
 from holdfast.nn.fusion import ConcatenatedStates
-from holdfast.nn.memory.general import STRATEGIES, Chunks, GeneralMemory, Layers, plan_reads
+from holdfast.nn.memory.general import STRATEGIES, GeneralMemory, Layers, check_padding, plan_reads
 from holdfast.nn.memory.substitutes import SubstituteTexts, distinct_texts
 
 ALL_STRATEGIES = (*STRATEGIES, "beside", "none")
@@ -24,6 +24,8 @@ TRIALS = ("the good, the bad: 12 of them", "Émile's naïve test_case, twice!")
 
 class GMap:
     """Builder of text encoders with a general model; it returns a TextEncoder, so every head and method works."""
+
+    retired: ClassVar[Mapping[str, Any]] = {"source": None, "chunks": None, "states": "layers", "mask": "keys"}
 
     @classmethod
     def build(
@@ -35,11 +37,7 @@ class GMap:
         strategy: str = "chunk-gated",
         memory: str = "general",
         layers: Layers | None = None,
-        source: int | None = None,
-        chunks: Chunks | None = None,
-        states: str = "layers",
         attention: str = "memory",
-        mask: str = "keys",
         frozen: bool = True,
         cache: int = 0,
         gate: str = "normal",
@@ -56,8 +54,6 @@ class GMap:
 
         `layers`, from 1 or relative as "6/12", read the memory that `strategy` builds by `attention`. The strategy
         `beside` concatenates the features of both networks for the head `fusion`; `none` removes the general model.
-        `chunks` are the general model's layers per reading layer. `states` are the outputs of these layers, or with
-        `legacy` (the released code) their inputs; `mask=keys` masks padding, `mask=legacy` does not.
 
         `memory` selects what is read: `general`, or a control: `own` (a frozen copy of the domain encoder), `random`
         (the general model with random weights) or `other` (the general model's states of another text, a fixed random
@@ -92,9 +88,9 @@ class GMap:
             encoder.attach_companion(ConcatenatedStates(encoder.width, second))
         else:
             depth = {"depth": len(encoder.stack()), "general": second.depth}
-            reads = plan_reads(strategy, **depth, layers=layers, source=source, chunks=chunks, states=states)
+            reads = plan_reads(strategy, **depth, layers=layers)
             others = _substitutes(encoder, training) if memory == "other" else None
-            options: dict[str, Any] = {"attention": attention, "mask": mask, "gate": gate, "share": share}
+            options: dict[str, Any] = {"attention": attention, "gate": gate, "share": share}
             encoder.attach_companion(GeneralMemory(encoder.module, second, reads, others=others, **options))
         limits = [pretrained.max_positions(module, encoder.tokenizer) for module in (encoder.module, second.module)]
         pretrained.check_text_encoder(encoder, encoder.states, min(limits))
@@ -116,8 +112,9 @@ class GMap:
             return encoder
         reads = {layer: tuple(sources) for layer, sources in companion["reads"]}
         others = SubstituteTexts.load(folder) if "others" in companion else None
-        options = {"attention": companion["attention"], "mask": companion.get("mask", "keys")}
-        encoder.attach_companion(GeneralMemory(encoder.module, second, reads, others=others, **options))
+        check_padding(companion)
+        attention = companion["attention"]
+        encoder.attach_companion(GeneralMemory(encoder.module, second, reads, others=others, attention=attention))
         return encoder
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from holdfast.core.settings import choice, setting
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import fingerprint
 from holdfast.nn.backbones.word_vectors import read_vectors
-from holdfast.nn.backbones.words import END, PAD, UNKNOWN, WordBackbone, WordTable, split_plain, split_words, vocabulary
+from holdfast.nn.backbones.words import PAD, UNKNOWN, WordBackbone, WordTable, vocabulary
 from holdfast.nn.growth import expand_inputs, units_for_budget
 from holdfast.nn.recurrent.layer import (
     BANK_SETTINGS,
@@ -52,17 +52,16 @@ class MemoryRNN(WordBackbone):
         hidden: int = 300
         slots: int = 500
         slot_width: int = 300
-        first_read: str = "zero"
         init: str = setting("data", help="initialisation of the slots: data, or published (random)")
         key_scale: float = setting(1.0, search=choice(0.3, 1.0, 3.0), help="factor of initial keys")
         value_scale: float = setting(1.0, search=choice(0.3, 1.0, 3.0), help="factor of initial values")
         temperature: float = setting(1.0, search=choice(0.3, 1.0, 3.0), help="divisor of the scores of slots")
         pooling: str = "last"
-        out_tanh: bool = False
         joint: int = 300
         dropout: float = 0.1
         length: int = 50
-        parity: bool = False  # split texts as the released code does
+
+        retired: ClassVar[Mapping[str, Any]] = {"first_read": "zero", "out_tanh": False, "parity": False}
 
         def __post_init__(self) -> None:
             check_known("pooling", self.pooling, POOLINGS)
@@ -79,8 +78,7 @@ class MemoryRNN(WordBackbone):
     ) -> None:
         super().__init__()
         options = self.Settings(**settings)
-        self.pairs, self.pooling, self.out_tanh = pairs, options.pooling, options.out_tanh
-        self.length, self.parity = options.length, options.parity
+        self.pairs, self.pooling, self.length = pairs, options.pooling, options.length
         self.settings = {"pairs": pairs, **asdict(options), "spread": spread, "columns": []}
         self.table = WordTable(words, options.embedding, spread=spread)
         self.dropout = nn.Dropout(options.dropout)
@@ -105,10 +103,9 @@ class MemoryRNN(WordBackbone):
     ) -> Self:
         """Learn the vocabulary from the training texts; `vectors` is a file of word vectors."""
         options, examples = cls.Settings(**settings), list(training())
-        split = split_plain if options.parity else split_words
-        words = vocabulary(examples, min_count=min_count, max_words=max_words, split=split)
+        words = vocabulary(examples, min_count=min_count, max_words=max_words)
         network = cls(
-            words=[END, *words] if options.parity else words,
+            words=words,
             pairs=not isinstance(examples[0], str),
             spread=1.0 if vectors is None else MISSING,
             **settings,
@@ -175,9 +172,6 @@ class MemoryRNN(WordBackbone):
     def grow_words(self, words: Sequence[str], *, vectors: str | None = None) -> list[nn.Parameter]:
         return self.table.grow(words, vectors=vectors)
 
-    def split(self, text: str) -> list[str]:
-        return [*split_plain(text)[: self.length], END] if self.parity else super().split(text)
-
     def prepare(self, examples: Any) -> TokenStore:
         return token_store(examples, self._ids, pairs=self.pairs)
 
@@ -195,8 +189,7 @@ class MemoryRNN(WordBackbone):
         """(b, s) one vector per row of words, concatenated over the columns."""
         vectors = []
         for states in run_columns(self.columns, self.table(ids), lengths, dropout=self.dropout, segments=segments):
-            outputs = states.map(torch.tanh) if self.out_tanh else states
-            vectors.append(outputs.last() if self.pooling == "last" else outputs.padded().sum(1) / lengths[:, None])
+            vectors.append(states.last() if self.pooling == "last" else states.padded().sum(1) / lengths[:, None])
         return torch.cat(vectors, -1)
 
     def blocks(self) -> list[nn.Module]:
@@ -210,7 +203,7 @@ class MemoryRNN(WordBackbone):
         return network
 
     def preparation_key(self) -> str:
-        return fingerprint(json.dumps(["words", self.table.groups, self.length, self.parity, self.pairs]))
+        return fingerprint(json.dumps(["words", self.table.groups, self.length, self.pairs]))
 
 
 def token_store(examples: Any, ids: Callable[[str], list[int]], *, pairs: bool) -> TokenStore:

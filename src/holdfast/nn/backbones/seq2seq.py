@@ -4,9 +4,9 @@ Shapes: b batch, s words per message, t words per response, h hidden units, j wi
 p real words of all responses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -42,12 +42,13 @@ class Seq2SeqSettings:
     directions: int = 1
     attention: str = "dot"
     joint: int | None = None  # default: `hidden`
-    first_read: str = "zero"
     init: str = "data"
     key_scale: float = 1.0
     value_scale: float = 1.0
     temperature: float = 1.0
     dropout: float = 0.1
+
+    retired: ClassVar[Mapping[str, Any]] = {"first_read": "zero"}
 
     def __post_init__(self) -> None:
         if min(self.embedding, self.hidden) < 1 or self.directions not in (1, 2) or self.hidden % self.directions:

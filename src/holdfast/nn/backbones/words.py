@@ -6,10 +6,9 @@ Shapes: b batch, t words, n words in the table, d width.
 import copy
 import json
 import re
-import unicodedata
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -25,25 +24,15 @@ from holdfast.nn.backbones.word_vectors import read_vectors
 FILE = "words.json"
 PAD, UNKNOWN, SEPARATOR = range(3)
 SPECIALS = 3
-ELLIPSIS, END = "<elp>", "<eos>"
+END = "<eos>"
 
 _WORD = re.compile(r"\d+(?:[.,]\d+)+|\w+(?:['’]\w+)*|[^\w\s]")
 _CLOSING = re.compile(r" ([.,!?;:%)\]}…])")
-_PLAIN = re.compile(r"\.\.\.|[.!?]|[a-z<>']+")
 
 
 def split_words(text: str) -> list[str]:
     """Split a text into lower-case words, numbers (3.5 is one) and punctuation marks."""
     return _WORD.findall(text.lower())
-
-
-def split_plain(text: str) -> list[str]:
-    """Split a text as the released code of progressive memory banks does.
-
-    Only letters without accents, apostrophes and . ! ? remain; three dots are one word.
-    """
-    bare = "".join(c for c in unicodedata.normalize("NFD", text.lower()) if unicodedata.category(c) != "Mn")
-    return [ELLIPSIS if word == "..." else word for word in _PLAIN.findall(bare)]
 
 
 def join_words(words: Iterable[str]) -> str:
@@ -57,13 +46,11 @@ def iter_texts(examples: Iterable[Any]) -> Iterable[str]:
         yield from (example,) if isinstance(example, str) else example
 
 
-def vocabulary(
-    examples: Sequence[Any], *, min_count: int, max_words: int, split: Callable[[str], list[str]] = split_words
-) -> list[str]:
+def vocabulary(examples: Sequence[Any], *, min_count: int, max_words: int) -> list[str]:
     """Return the words with at least `min_count` occurrences, most frequent first, ties in alphabetic order."""
     counts: Counter[str] = Counter()
     for text in iter_texts(examples):
-        counts.update(split(text))
+        counts.update(split_words(text))
     frequent = [word for word, count in counts.items() if count >= min_count]
     words = sorted(frequent, key=lambda word: (-counts[word], word))[:max_words]
     if not words:

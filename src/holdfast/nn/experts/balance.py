@@ -22,7 +22,6 @@ class Config(NamedTuple):
     weight: float
     sigma: float
     form: str
-    detach: bool
 
 
 def importance(scores: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -30,19 +29,15 @@ def importance(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     return _sum_tokens(scores.softmax(dim=-1), mask)
 
 
-def load(
-    routing: Routing, *, sigma: float, form: str = "logit", detach: bool = False, mask: Tensor | None = None
-) -> Tensor:
+def load(routing: Routing, *, sigma: float, form: str = "logit", mask: Tensor | None = None) -> Tensor:
     """Return the probability that an expert is among the top k when its noise is drawn again, summed over tokens (e,).
 
     p_e = Phi((score_e - k-th largest noisy score) / sigma), with clean scores. The form `tutel` uses softmax
-    probabilities in place of the clean scores, as that library does, and so compares two scales. With `detach` the
-    threshold, the k-th largest score, receives no gradient.
+    probabilities in place of the clean scores, as that library does, and so compares two scales.
     """
     threshold = routing.noisy.gather(1, routing.chosen[:, -1:])  # (t, 1)
     score = routing.clean if form == "logit" else routing.clean.softmax(dim=-1)
-    margin = score - (threshold.detach() if detach else threshold)
-    return _sum_tokens(torch.special.ndtr(margin / sigma), mask)
+    return _sum_tokens(torch.special.ndtr((score - threshold) / sigma), mask)
 
 
 def squared_variation(amounts: Tensor, *, unbiased: bool = False) -> Tensor:
@@ -56,7 +51,7 @@ def weighted_balance(routing: Routing, config: Config, mask: Tensor | None) -> t
     The form `tutel` also divides the variance by e - 1, which makes the losses larger by e / (e - 1).
     """
     amounts = importance(routing.clean, mask)
-    loads = load(routing, sigma=config.sigma, form=config.form, detach=config.detach, mask=mask)
+    loads = load(routing, sigma=config.sigma, form=config.form, mask=mask)
     first, second = (squared_variation(x, unbiased=config.form == "tutel") for x in (amounts, loads))
     return config.weight * (first + second), first.detach(), second.detach(), (amounts / amounts.sum()).detach()
 

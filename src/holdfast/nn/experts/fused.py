@@ -248,7 +248,7 @@ def backward(
     joined, sums = routing.route_backward(
         saved.scores, saved.noisy, saved.chosen, mask, saved.notes, saved.query, weights.log_scale, by_gates, by_loss,
         max_log_scale=max_log_scale, gate=config.gate, inverse_sigma=1 / config.sigma,
-        tutel=config.form == "tutel", weight=config.weight, detach=config.detach,
+        tutel=config.form == "tutel", weight=config.weight,
     )  # fmt: skip
     by_router = routing.unfold(*router, saved.notes[t:], sums, joined.T @ rows, max_log_scale)
     if u_needs:

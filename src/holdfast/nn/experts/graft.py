@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_at_least, check_known, unknown
-from holdfast.core.settings import type_error
+from holdfast.core.settings import type_error, without_retired
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.experts.layer import ExpertSettings, SparseMoE
 
@@ -29,6 +29,7 @@ def expert_settings(value: int | Mapping[str, Any] | None) -> dict[str, Any] | N
     settings: dict[str, Any] = {"count": value} if isinstance(value, int) else dict(value or {})
     if not settings or settings.get("count") == 0:
         return None
+    settings = without_retired(SparseMoE, settings)
     names = ("at", *(field.name for field in fields(ExpertSettings)))
     for key in settings:
         check_known("setting of experts", key, names)

@@ -3,6 +3,7 @@
 t tokens, k chosen, e experts, d width, h hidden width
 """
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
@@ -29,7 +30,6 @@ from holdfast.nn.experts.router import GATES, CosineRouter, Routing, make_router
 
 _mask = ScopedValue[Tensor]()
 _shuffle = ScopedValue[torch.Generator]()
-_GATE = {True: "renormalised", False: "raw"}  # by the setting `renormalise`
 BALANCE_RECORDS = ("loss/experts", "experts/importance-loss", "experts/load-loss", "share/experts/importance")
 
 
@@ -61,7 +61,6 @@ class ExpertSettings:
         help="preserving: probability over its constant sum; renormalised: over its sum; raw: probability; default: "
         "preserving with several experts per token, else raw",
     )
-    renormalise: bool | None = setting(None, help="true: gate=renormalised, false: gate=raw")
     router: str = setting(
         "cosine",
         help="cosine or linear; controls: random (fixed scores per position), random-matched (a cosine router that "
@@ -71,7 +70,6 @@ class ExpertSettings:
     temperature: float = setting(
         0.2, search=choice(0.05, 0.1, 0.2, 0.5), help="initial temperature of the cosine router; published: 0.5"
     )
-    temperature_learned: bool = setting(True, help="train the temperature")
     noise: float = setting(
         0.5, search=choice(0.0, 0.25, 0.5, 1.0),
         help="standard deviation of the noise on training scores, times 1 / count; published: 1",
@@ -80,7 +78,6 @@ class ExpertSettings:
         0.01, search=choice(0.001, 0.01, 0.1), help="weight of the mean of importance and load loss"
     )
     form: str = setting("logit", help="load loss on logits, or as the library tutel computes it")
-    threshold_learns: bool = setting(True, help="let the load loss change the score that an expert must reach")
     capacity: float = setting(0.0, help="pairs per expert in training, in units of an equal share; 0: no limit")
     eval_capacity: float = setting(0.0, help="capacity in evaluation; predictions then depend on the batch")
     dropout: float = setting(0.0, help="dropout inside the experts")
@@ -89,6 +86,8 @@ class ExpertSettings:
         search=choice(0.0, 0.03, 0.1),
         help="standard deviation of the random differences between copied experts, relative to that of a weight",
     )
+
+    retired: ClassVar[Mapping[str, Any]] = {"renormalise": None, "temperature_learned": True, "threshold_learns": True}
 
     def __post_init__(self) -> None:
         if not 1 <= self.top <= self.count:
@@ -101,17 +100,11 @@ class ExpertSettings:
         check_known("form of the balance loss", self.form, FORMS)
         if self.gate is not None:
             check_known("gate of experts", self.gate, GATES)
-            if self.renormalise is not None and self.gate != _GATE[self.renormalise]:
-                raise BadInput(
-                    f"experts: `renormalise` = {str(self.renormalise).lower()} means gate={_GATE[self.renormalise]}, "
-                    f"but `gate` is {self.gate}: remove `renormalise`"
-                )
 
     @property
     def gates(self) -> str:
         """Name of the gate, with the default resolved."""
-        default = ("preserving" if self.top > 1 else "raw") if self.renormalise is None else _GATE[self.renormalise]
-        return self.gate or default
+        return self.gate or ("preserving" if self.top > 1 else "raw")
 
     @property
     def sigma(self) -> float:
@@ -153,9 +146,8 @@ class SparseMoE(nn.Module):
         self.down_proj = nn.Parameter(torch.empty(count, width, hidden).normal_(std=0.02))
         self.down_proj_bias = nn.Parameter(torch.zeros(count, width)) if bias else None
         self.router = make_router(
-            self.settings.router, width, count, inner=self.settings.inner, temperature=self.settings.temperature,
-            learned=self.settings.temperature_learned,
-        )  # fmt: skip
+            self.settings.router, width, count, inner=self.settings.inner, temperature=self.settings.temperature
+        )
         self.act_fn = nn.GELU() if activation is None else activation
 
     @property
@@ -260,8 +252,7 @@ class SparseMoE(nn.Module):
         options = self.settings
         noise = options.noise / options.count if self.training else 0.0
         weight = options.balance / 2 if self.training and is_recording() else 0.0
-        learns = options.threshold_learns
-        return Config(options.top, options.gates, noise, weight, options.sigma, options.form, not learns)
+        return Config(options.top, options.gates, noise, weight, options.sigma, options.form)
 
     def _record(
         self, scores: Tensor, chosen: Tensor, load: Tensor | None, balance: tuple[Tensor, ...] | None,

@@ -34,9 +34,7 @@ class Routing:
 class CosineRouter(nn.Module):
     """Score s cos(W u + b, E_e) with a learned scale s = 1 / temperature: only directions matter and |score| <= s."""
 
-    def __init__(
-        self, width: int, experts: int, *, inner: int = 256, temperature: float = 0.2, learned: bool = True
-    ) -> None:
+    def __init__(self, width: int, experts: int, *, inner: int = 256, temperature: float = 0.2) -> None:
         super().__init__()
         if inner < 1 or not temperature >= 1 / MAX_SCALE:
             raise BadInput(
@@ -45,11 +43,7 @@ class CosineRouter(nn.Module):
             )
         self.project = nn.Linear(width, inner)
         self.directions = nn.Parameter(torch.empty(experts, inner).normal_(std=0.01))
-        log_scale = torch.tensor(-math.log(temperature))
-        if learned:
-            self.log_scale = nn.Parameter(log_scale)
-        else:
-            self.register_buffer("log_scale", log_scale)
+        self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature)))
 
     def forward(self, u: Tensor, narrow: Tensor | None = None) -> Tensor:
         """Return scores (..., e) of fp32 tokens (..., d); `narrow` are the same tokens in a dtype with faster products.
@@ -150,11 +144,11 @@ class MatchedRouter(nn.Module):
         return self.cosine(self.vectors.float()[number % POSITIONS].gather(-1, shift % width))  # (..., e)
 
 
-def make_router(kind: str, width: int, experts: int, *, inner: int, temperature: float, learned: bool) -> nn.Module:
+def make_router(kind: str, width: int, experts: int, *, inner: int, temperature: float) -> nn.Module:
     """Build a router by name; the keywords apply to cosine routers only."""
     check_known("router", kind, ROUTERS)
     if kind in ("cosine", "random-matched"):
-        cosine = CosineRouter(width, experts, inner=inner, temperature=temperature, learned=learned)
+        cosine = CosineRouter(width, experts, inner=inner, temperature=temperature)
         return cosine if kind == "cosine" else MatchedRouter(width, cosine)
     if kind == "linear":
         return LinearRouter(width, experts)

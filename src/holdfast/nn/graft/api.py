@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from holdfast.core.checkpoint import load_tensors, save_tensors, state_digest
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_folder, write_text
+from holdfast.core.settings import without_retired
 from holdfast.nn.backbones.companion import FrozenModule, GeneralEncoder
 from holdfast.nn.backbones.pretrained import layer_stack
 from holdfast.nn.experts.layer import ExpertSettings, SparseMoE
 from holdfast.nn.graft import holder, targets
 from holdfast.nn.graft.attention import MemoryAttention, remove_attention
 from holdfast.nn.graft.holder import NAME, Entry, Grafted, find_graft, require_graft
-from holdfast.nn.memory.general import GeneralMemory, GeneralSettings
+from holdfast.nn.memory.general import GeneralMemory, GeneralSettings, check_padding
 from holdfast.nn.memory.key_value import KeyValueMemory
 from holdfast.nn.memory.neck import MemoryBlend
 
@@ -86,7 +87,8 @@ def insert_parts(module: nn.Module, entries: Sequence[Entry], *, network: nn.Mod
 
 
 def _insert_memory(module: nn.Module, entry: Entry, container: Grafted, network: nn.Module | None) -> nn.Module:
-    memory = _match_dtype(KeyValueMemory(entry["width"], **entry["settings"]), module)
+    settings = without_retired(KeyValueMemory, entry["settings"])
+    memory = _match_dtype(KeyValueMemory(entry["width"], **settings), module)
     part = MemoryBlend(memory, share=entry["share"])
     hook = holder.MemoryHook(part, width=entry["width"], at=entry["at"])
     container.handles.append(module.get_submodule(entry["at"]).register_forward_hook(hook))
@@ -98,7 +100,8 @@ def _insert_experts(module: nn.Module, entry: Entry, container: Grafted, network
     up, activation, down = (block.get_submodule(name) for name in entry["feed"])
     assert isinstance(up, nn.Linear)
     assert isinstance(down, nn.Linear)
-    part = SparseMoE.from_feed_forward(up, down, copy.deepcopy(activation), ExpertSettings(**entry["settings"]))
+    settings = ExpertSettings(**without_retired(SparseMoE, entry["settings"]))
+    part = SparseMoE.from_feed_forward(up, down, copy.deepcopy(activation), settings)
     part.to(up.weight.dtype)
     for name, plain in zip(entry["feed"], (up, activation, down), strict=True):
         plain.requires_grad_(False)  # replaced modules get no gradient
@@ -112,6 +115,7 @@ def _insert_general(module: nn.Module, entry: Entry, container: Grafted, network
     second, reads = GeneralEncoder(FrozenModule(network)), {place: tuple(sources) for place, sources in entry["reads"]}
     if entry.setdefault("digest", second.digest) != second.digest:
         raise BadInput("`general` has other weights than the network that this graft was trained with")
+    check_padding(entry)
     settings = {field.name: entry[field.name] for field in fields(GeneralSettings) if field.name in entry}
     return _match_dtype(GeneralMemory(module, second, reads, **settings), module)
 

@@ -18,7 +18,6 @@ from holdfast.core.tape import ScopedValue, is_recording, record
 
 ATTENTIONS = ("memory", "cross", "gate")
 ROWS = 32  # texts whose attention scores are in memory at once when their mass is recorded
-PADDED = -1e4  # added to the scores of padding by the released code
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,6 @@ class MemoryStates:
     memory: Mapping[int, Tensor]  # (b, t, d), one row per token of the layer
     visible: Tensor | None = None  # (b, t) bool: memory tokens that exist; default: those that the layer sees
     share: Mapping[int, Tensor] = field(default_factory=dict)  # (h,) memory share of `gate`, before the sigmoid
-    released: Tensor | None = None  # (b, t) non-padding tokens, to mask padding as in the released code
     real: Tensor | None = None  # (b, t) non-padding tokens, over which the attention to the memory is averaged
 
 
@@ -96,9 +94,6 @@ class MemoryAttention(nn.Module):
         query, keys, values = self._project(states, memory if norm is None else norm(memory))
         mask, bias = arguments.get("attention_mask"), arguments.get("position_bias")
         own_mask, memory_mask = _masks(mask, bias, active.visible, states, self.causal)
-        if active.released is not None:
-            outer, memory_mask = _released_masks(active.released, bias, active.visible, states)
-            own_mask = outer if self.attention == "memory" else own_mask
         drop: nn.Module = getattr(self, self.family.dropout)
         options = {"dropout_p": drop.p if self.training else 0.0, "scale": self.scale}
         if self.attention == "memory":
@@ -159,17 +154,6 @@ def _masks(
     if mask is None:
         return torch.ones_like(columns), columns
     return mask, mask & columns if mask.dtype == torch.bool else mask.masked_fill(~columns, -torch.inf)
-
-
-def _released_masks(real: Tensor, bias: Tensor | None, visible: Tensor | None, states: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both masks of the released code: the product of what is added for a query and for a key.
-
-    It hides nothing from real tokens, which also see padding; padding sees only padding.
-    """
-    added = (~real).to(states.dtype) * PADDED  # (b, t)
-    mask = added[:, None, :, None] * added[:, None, None, :]  # (b, 1, t, t)
-    mask = mask if bias is None else mask + bias
-    return mask, mask if visible is None else mask.masked_fill(~visible[:, None, None, :], -torch.inf)
 
 
 def _record_mass(mass: Tensor, real: Tensor | None) -> None:

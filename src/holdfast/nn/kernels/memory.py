@@ -1,10 +1,7 @@
-"""Kernels of memories: softmax summed over heads, top-k selection, weighted sums of table rows, and updates of rows.
+"""Kernels of memories: top-k selection and weighted sums of table rows.
 
-h heads, b batch, m slots or table rows, k chosen, d width, r rows of scores, n scores per row or choices b k,
-s segments (choices of the same table row)
+h heads, b batch, m slots or table rows, k chosen, d width, r rows of scores, n scores per row or choices b k
 """
-
-import math
 
 import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
@@ -13,58 +10,10 @@ from torch import Tensor
 from holdfast.core.kernels import ceil_div, kernel, launch, power_of_two
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-# one program holds in registers: a row of scores, the scores or pair sums it selects from, a table row
-MAX_SLOTS, MAX_CANDIDATES, MAX_WIDTH = 16384, 4096, 2048
+# one program holds in registers: the scores or pair sums it selects from, a table row
+MAX_CANDIDATES, MAX_WIDTH = 4096, 2048
 MAX_GROUP = 8  # scores of which the largest is compared first
-SEGMENTS = 8  # per program, because starting a program takes as long as one segment (measured on an H200)
-
-
-def softmax_sum(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the softmax weights of scores (h, b, m) summed over heads (b, m), and the weights (h, b, m)."""
-    heads, b, m = scores.shape
-    weights, total = torch.empty_like(scores), scores.new_empty(b, m)
-    launch(_softmax_sum, (b,), (scores, weights, total), heads, b, m, SIZE=power_of_two(m), num_warps=_warps(m))
-    return total, weights
-
-
-def softmax_sum_gradient(weights: Tensor, grad: Tensor) -> Tensor:
-    """Return the gradient of the scores (h, b, m) from that of the sum over heads (b, m)."""
-    heads, b, m = weights.shape
-    out = torch.empty_like(weights)
-    launch(_softmax_sum_gradient, (b,), (weights, grad, out), heads, b, m, SIZE=power_of_two(m), num_warps=_warps(m))
-    return out
-
-
-def _warps(m: int) -> int:
-    return min(8, max(1, power_of_two(m) // 256))
-
-
-@kernel
-def _softmax_sum(scores, weights, total, heads, b, m, SIZE: tl.constexpr):
-    """One program per query."""
-    row, i = tl.program_id(0).to(tl.int64), tl.arange(0, SIZE)
-    inside = i < m
-    added = tl.zeros((SIZE,), tl.float32)
-    for head in range(heads):
-        at = (head * b + row) * m + i
-        x = tl.load(scores + at, mask=inside, other=-float("inf")).to(tl.float32)
-        e = tl.exp(x - tl.max(x, 0))
-        p = e / tl.sum(e, 0)
-        tl.store(weights + at, p, mask=inside)
-        added += p
-    tl.store(total + row * m + i, added, mask=inside)
-
-
-@kernel
-def _softmax_sum_gradient(weights, grad, out, heads, b, m, SIZE: tl.constexpr):
-    """One program per query: p (g - <p, g>) for every head, with the same g."""
-    row, i = tl.program_id(0).to(tl.int64), tl.arange(0, SIZE)
-    inside = i < m
-    g = tl.load(grad + row * m + i, mask=inside, other=0).to(tl.float32)
-    for head in range(heads):
-        at = (head * b + row) * m + i
-        p = tl.load(weights + at, mask=inside, other=0).to(tl.float32)
-        tl.store(out + at, p * (g - tl.sum(p * g, 0)), mask=inside)
+PER_PROGRAM = 8  # table rows, because starting a program takes as long as one row (measured on an H200)
 
 
 def best_pairs(scores: Tensor, k: int, heads: int) -> tuple[Tensor, Tensor]:
@@ -233,8 +182,8 @@ def weight_gradient(table: Tensor, rows: Tensor, grad: Tensor) -> Tensor:
     return out
 
 
-def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, *, sparse: bool) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the table, dense or sparse and coalesced, and of the weights.
+def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the table and of the weights.
 
     The choices are sorted by row, so every row is read and written once, its sum always has the same order, and no two
     programs write to the same address.
@@ -242,30 +191,16 @@ def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, *, spa
     (b, k), (m, d) = rows.shape, table.shape
     row, order = rows.reshape(-1).to(torch.int32).sort(stable=True)  # (n,) both
     grad_weights = torch.empty(b, k, dtype=torch.float32, device=table.device)
-    segments, size, blocks = m, m, ceil_div(n := len(row), 1024)
-    number = chosen = row
-    if sparse:
-        number = (row[1:] != row[:-1]).cumsum(0, dtype=torch.int32)  # (n - 1,) segment of every choice but the first
-        size, chosen = n, torch.empty_like(row)
-    # where the choices of each segment begin and end in the sorted list; 0 and 0 for a table row without choices
-    allocate = torch.empty if sparse else torch.zeros
-    starts, ends = allocate(2, size, dtype=torch.int32, device=row.device)
-    launch(_edges, (blocks,), (row, number, chosen, starts, ends), n, SPARSE=sparse, BLOCK=1024)
-    if sparse:
-        segments = int(number[-1]) + 1 if n > 1 else n
-        chosen = chosen[:segments]
-    grad_rows = table.new_empty(segments, d)
+    # where the choices of each row begin and end in the sorted list; 0 and 0 for a row without choices
+    starts, ends = torch.zeros(2, m, dtype=torch.int32, device=row.device)
+    launch(_edges, (ceil_div(len(row), 1024),), (row, starts, ends), len(row), BLOCK=1024)
+    grad_rows = table.new_empty(m, d)
     cols = max(1, power_of_two(d) // 2)
-    launch(_segments, (ceil_div(segments, SEGMENTS),),
-        (table, grad, order, weights, chosen, starts, ends, grad_rows, grad_weights), segments, d,
-        K=k, SPARSE=sparse, SEGMENTS=SEGMENTS, COLS=cols, MORE=power_of_two(max(1, d - cols)),
-        num_warps=1 if d <= 1024 else 4,
+    launch(_row_gradients, (ceil_div(m, PER_PROGRAM),),
+        (table, grad, order, weights, starts, ends, grad_rows, grad_weights), m, d,
+        K=k, PER_PROGRAM=PER_PROGRAM, COLS=cols, MORE=power_of_two(max(1, d - cols)), num_warps=1 if d <= 1024 else 4,
     )  # fmt: skip
-    if not sparse:
-        return grad_rows, grad_weights
-    # the rows are sorted and distinct: declaring it spares the optimizer the check
-    with torch.sparse.check_sparse_tensor_invariants(enable=False):
-        return torch.sparse_coo_tensor(chosen.long()[None], grad_rows, (m, d), is_coalesced=True), grad_weights
+    return grad_rows, grad_weights
 
 
 @kernel
@@ -302,37 +237,30 @@ def _weight_gradient(table, rows, grad, out, k, d, ROWS: tl.constexpr, COLS: tl.
 
 
 @kernel
-def _edges(row, number, chosen, starts, ends, n, SPARSE: tl.constexpr, BLOCK: tl.constexpr):
+def _edges(row, starts, ends, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = tl.load(row + i, mask=i < n, other=-1)
     before = tl.load(row + i - 1, mask=(i > 0) & (i < n), other=-1)
     after = tl.load(row + i + 1, mask=i + 1 < n, other=-1)
     is_first, is_last = (i < n) & (here != before), (i < n) & (here != after)
-    at = here
-    if SPARSE:
-        at = tl.load(number + i - 1, mask=(i > 0) & (i < n), other=0)
-        tl.store(chosen + at, here, mask=is_first)
-    tl.store(starts + at, i, mask=is_first)
-    tl.store(ends + at, i + 1, mask=is_last)
+    tl.store(starts + here, i, mask=is_first)
+    tl.store(ends + here, i + 1, mask=is_last)
 
 
 @kernel
-def _segments(
-    table, grad, order, weights, chosen, starts, ends, grad_rows, grad_weights, segments, d,
-    K: tl.constexpr, SPARSE: tl.constexpr, SEGMENTS: tl.constexpr, COLS: tl.constexpr, MORE: tl.constexpr,
+def _row_gradients(
+    table, grad, order, weights, starts, ends, grad_rows, grad_weights, m, d,
+    K: tl.constexpr, PER_PROGRAM: tl.constexpr, COLS: tl.constexpr, MORE: tl.constexpr,
 ):  # fmt: skip
-    """One program per SEGMENTS segments in turn: reads each row once, and all gradients that reach it.
+    """One program per PER_PROGRAM table rows: it reads each row once, and all gradients that reach it.
 
     A row is COLS columns and the rest of it in two tiles, because one tile would be a power of two wide.
     """
-    first = tl.program_id(0).to(tl.int64) * SEGMENTS
+    first = tl.program_id(0).to(tl.int64) * PER_PROGRAM
     cols, rest = tl.arange(0, COLS), COLS + tl.arange(0, MORE)
     inside = rest < d
-    for s in range(first, tl.minimum(first + SEGMENTS, segments)):
-        start, end = tl.load(starts + s), tl.load(ends + s)
-        row = s
-        if SPARSE:
-            row = tl.load(chosen + s).to(tl.int64)
+    for row in range(first, tl.minimum(first + PER_PROGRAM, m)):
+        start, end = tl.load(starts + row), tl.load(ends + row)
         used = end > start
         left = tl.load(table + row * d + cols, mask=used, other=0).to(tl.float32)
         right = tl.load(table + row * d + rest, mask=inside & used, other=0).to(tl.float32)
@@ -347,51 +275,5 @@ def _segments(
             tl.store(grad_weights + choice, tl.sum(g * left, 0) + tl.sum(more * right, 0))
             left_total += weight * g
             right_total += weight * more
-        tl.store(grad_rows + s * d + cols, left_total)
-        tl.store(grad_rows + s * d + rest, right_total, mask=inside)
-
-
-def adam_rows(
-    table: Tensor, moments: tuple[Tensor, Tensor], steps: Tensor, rows: Tensor, grad: Tensor, *,
-    lr: Tensor, betas: tuple[float, float], eps: float, decay: float, decoupled: bool,
-) -> None:  # fmt: skip
-    """Update distinct rows (r,) of a table (m, d) in place by Adam, their moments (m, d) and counts of steps (m,).
-
-    `grad` is (r, d) and `lr` a tensor of one number on the device.
-    """
-    r, d = grad.shape
-    cols = min(1024, power_of_two(d))
-    if r:
-        launch(_adam_rows, (r,), (table, *moments, steps, rows, grad.contiguous(), lr),
-            *betas, *map(math.log, betas), float(eps), float(decay), d, DECOUPLED=decoupled, COLS=cols, num_warps=4,
-        )  # fmt: skip
-
-
-@kernel
-def _adam_rows(
-    table, mean, square, steps, rows, grad, lr, beta, beta_square, log_beta, log_beta_square, eps, decay, d,
-    DECOUPLED: tl.constexpr, COLS: tl.constexpr,
-):  # fmt: skip
-    """One program per row; bias corrections in fp64, because they are differences of nearly equal numbers."""
-    i = tl.program_id(0).to(tl.int64)
-    row, rate = tl.load(rows + i).to(tl.int64), tl.load(lr).to(tl.float32)
-    step = tl.load(steps + row) + 1
-    first = (1 - tl.exp(step.to(tl.float64) * log_beta)).to(tl.float32)
-    second = (1 - tl.exp(step.to(tl.float64) * log_beta_square)).to(tl.float32)
-    for left in range(0, d, COLS):
-        cols = left + tl.arange(0, COLS)
-        inside, at = cols < d, row * d + cols
-        x = tl.load(table + at, mask=inside, other=0).to(tl.float32)
-        g = tl.load(grad + i * d + cols, mask=inside, other=0).to(tl.float32)
-        if DECOUPLED:
-            x *= 1 - rate * decay
-        else:
-            g += decay * x
-        m = tl.load(mean + at, mask=inside, other=0).to(tl.float32)
-        v = tl.load(square + at, mask=inside, other=0).to(tl.float32)
-        m += (1 - beta) * (g - m)
-        v = beta_square * v + (1 - beta_square) * g * g
-        tl.store(mean + at, m, mask=inside)
-        tl.store(square + at, v, mask=inside)
-        tl.store(table + at, x - rate * (m / first) / (tl.sqrt(v / second) + eps), mask=inside)
-    tl.store(steps + row, step)
+        tl.store(grad_rows + row * d + cols, left_total)
+        tl.store(grad_rows + row * d + rest, right_total, mask=inside)

@@ -94,7 +94,7 @@ def route(
 def route_backward(
     scores: Tensor, noisy: Tensor, chosen: Tensor, mask: Tensor | None, notes: Tensor, query: Tensor,
     log_scale: Tensor, by_gates: Tensor, by_loss: Tensor | None,
-    *, max_log_scale: float, gate: str, inverse_sigma: float, tutel: bool, weight: float, detach: bool,
+    *, max_log_scale: float, gate: str, inverse_sigma: float, tutel: bool, weight: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the gradients of query and dots in one tensor (t, w), and the block sums that `unfold` takes.
 
@@ -109,7 +109,7 @@ def route_backward(
          scores if by_loss is None else by_loss, joined, sums),
         t, e, q, wide, ceil_div(t, ROWS), max_log_scale, inverse_sigma, weight,
         K=top, RENORMALISE=gate == "renormalised", PRESERVING=gate == "preserving", BALANCED=by_loss is not None,
-        TUTEL=tutel, MASKED=mask is not None, THRESHOLD=not detach,
+        TUTEL=tutel, MASKED=mask is not None,
         ROWS=ROWS_BACKWARD, SIZE=size, COLS=TILE // max(ROWS_BACKWARD, 2 * size),
     )  # fmt: skip
     return joined, sums
@@ -274,7 +274,7 @@ def _route_backward(
     scores, noisy, chosen, mask, notes, query, log_scale, by_gates, by_loss, joined, sums,
     t, e, q, wide, forward_blocks, max_log_scale, inverse_sigma, weight,
     K: tl.constexpr, RENORMALISE: tl.constexpr, PRESERVING: tl.constexpr, BALANCED: tl.constexpr, TUTEL: tl.constexpr,
-    MASKED: tl.constexpr, THRESHOLD: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr, COLS: tl.constexpr,
+    MASKED: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """Renormalised gates are a softmax over the chosen scores alone; preserving ones have a constant divisor."""
     row, i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, SIZE)
@@ -306,8 +306,7 @@ def _route_backward(
         else:
             g += by_score
         g += share * (by_share - tl.sum(share * by_share, 1)[:, None])
-        if THRESHOLD:
-            g += tl.where(last, -tl.sum(by_score, 1)[:, None], 0.0)
+        g += tl.where(last, -tl.sum(by_score, 1)[:, None], 0.0)
     g = tl.where(inside, g, 0.0)
     length, size = tl.load(notes + row, mask=here, other=1), tl.load(notes + t + i, mask=mine, other=1)
     along = g * clean

@@ -4,17 +4,15 @@ Shapes: b queries, m rows, h heads, q head width, d width.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_known
-
-RESIDUALS = ("identity", "linear")
-SCALES = ("head", "full")
+from holdfast.core.errors import BadInput
 
 
 @dataclass(frozen=True)
@@ -22,14 +20,11 @@ class BlockSettings:
     """Settings of an attention block."""
 
     heads: int = 4
-    residual: str = "identity"  # or `linear`: a learned map on the skip connection
-    scale: str = "head"  # scores divided by the root of the head width, or with `full` of the complete width
-    project: bool = False  # learned map after the heads, which the paper does not have
     dropout: float = 0.1
 
+    retired: ClassVar[Mapping[str, Any]] = {"residual": "identity", "scale": "head", "project": False}
+
     def __post_init__(self) -> None:
-        check_known("residual", self.residual, RESIDUALS)
-        check_known("scale", self.scale, SCALES)
         if not 0 <= self.dropout < 1:
             raise BadInput(f"`dropout` must be at least 0 and below 1, got {self.dropout}")
 
@@ -42,7 +37,7 @@ class KeysValues(NamedTuple):
 
 
 class MemoryBlock(nn.Module):
-    """H = R(x) + drop(concat_h softmax(Q K^T s) V), then H + FF(norm(H)) with FF: d -> 4d -> d (Qiu et al., 2023)."""
+    """H = x + drop(concat_h softmax(Q K^T s) V), then H + FF(norm(H)) with FF: d -> 4d -> d (Qiu et al., 2023)."""
 
     by_head: tuple[int, int]
     dropout: nn.Dropout
@@ -52,9 +47,7 @@ class MemoryBlock(nn.Module):
     norm_out: nn.LayerNorm
     norm_query: nn.LayerNorm
     norm_source: nn.LayerNorm
-    out: nn.Module
     query: nn.Linear
-    residual: nn.Module
     scale: float
     width: int
 
@@ -64,11 +57,9 @@ class MemoryBlock(nn.Module):
         if heads < 1 or width % heads:
             raise BadInput(f"neck.heads must divide the attention width {width}, got {heads}")
         self.width, self.heads, self.by_head = width, heads, (heads, width // heads)
-        self.scale = 1 / math.sqrt(width if settings.scale == "full" else width // heads)
+        self.scale = 1 / math.sqrt(width // heads)
         self.norm_query, self.norm_source, self.norm_out = (nn.LayerNorm(width) for _ in range(3))
         self.query, self.key_value = nn.Linear(width, width), nn.Linear(width, 2 * width)
-        self.residual = nn.Linear(width, width) if settings.residual == "linear" else nn.Identity()
-        self.out = nn.Linear(width, width) if settings.project else nn.Identity()
         self.dropout = nn.Dropout(dropout)
         up, down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.feed = nn.Sequential(up, nn.GELU(), nn.Dropout(dropout), down, nn.Dropout(dropout))
@@ -102,7 +93,7 @@ class MemoryBlock(nn.Module):
         mixed, weights = attend(
             self.queries(x), shared, itself, scale=self.scale, bias=bias, self_bias=self_bias, fused=self.training
         )
-        state = self.residual(x) + self.dropout(self.out(mixed.transpose(0, 1).flatten(1)))  # (b, d)
+        state = x + self.dropout(mixed.transpose(0, 1).flatten(1))  # (b, d)
         return state + self.feed(self.norm_out(state)), None if weights is None else weights.transpose(0, 1)
 
 

@@ -4,7 +4,7 @@ Shapes: b batch, t tokens, l layers, h heads, d width.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,63 +24,43 @@ from holdfast.nn.memory.substitutes import SubstituteTexts, fit_length
 STRATEGIES = ("single", "multi", "gated", "chunk-gated")
 PUBLISHED = {"single": (9,), "gated": (9,), "chunk-gated": (6, 12)}  # of 12 layers; `multi` uses all of them
 GATES = ("normal", "zero")
-STATES = ("layers", "legacy")
-MASKS = ("keys", "legacy")
 # layer of the domain network, from 0 -> layers of the general network, from 1; 0 is the input of its first layer
 Reads = dict[int, tuple[int, ...]]
 Layers = int | str | Sequence[int | str]
-Chunks = int | str | Sequence[Layers]
 
 
 @dataclass(frozen=True)
 class ReadSettings:
     """Settings that decide which layers read which states of the general network.
 
-    Layers are counted from 1; "6/12" is the layer half-way up. Strategies: `single` reads one layer of the general
-    network (`source`, by default its last), `multi` the layer at the same height, `gated` a gated sum of all,
-    `chunk-gated` a gated sum of one chunk per reading layer, the lowest chunk for the lowest layer (default: equal
-    chunks of all layers).
+    Layers are counted from 1; "6/12" is the layer half-way up. Strategies: `single` reads the last layer of the general
+    network, `multi` the layer at the same height, `gated` a gated sum of all, `chunk-gated` a gated sum of one of equal
+    chunks per reading layer, the lowest chunk for the lowest layer.
     """
 
     strategy: str = "chunk-gated"
     layers: Layers | None = None  # reading layers; default: the published ones
-    source: int | None = None
-    chunks: Chunks | None = None
-    states: str = "layers"  # outputs of layers; `legacy`: their inputs, as in the released code
 
     def __post_init__(self) -> None:
         check_known("strategy of a general memory", self.strategy, STRATEGIES)
-        check_known("states of a general memory", self.states, STATES)
-        for name, value, strategy in (("source", self.source, "single"), ("chunks", self.chunks, "chunk-gated")):
-            if value is not None and self.strategy != strategy:
-                raise BadInput(f"encoder.{name} needs strategy {strategy}; got {name}={value!r} with {self.strategy}")
 
 
-def plan_reads(strategy: str, *, depth: int, general: int, **settings: Any) -> Reads:
-    """Return which of `depth` layers read which layers of the general network; `settings` as in `ReadSettings`."""
-    options = ReadSettings(strategy, **settings)
+def plan_reads(strategy: str, *, depth: int, general: int, layers: Layers | None = None) -> Reads:
+    """Return which of `depth` layers read which layers of the general network, as in `ReadSettings`."""
+    options = ReadSettings(strategy, layers)
     if options.layers is not None:
         chosen = reading_layers(options.layers, depth)
     elif strategy == "multi":
         chosen = list(range(1, depth + 1))
     else:
         chosen = sorted({height(i / 12, depth) for i in PUBLISHED[strategy]})
-    source = general if options.source is None else options.source
-    if not 1 <= source <= general:
-        raise BadInput(f"encoder.source must be a layer of the general model, from 1 to {general}; got {source}")
     if strategy == "chunk-gated":
-        chunks = options.chunks
-        read = _equal_chunks(len(chosen), general) if chunks is None else chunk_layers(chunks, general)
+        read = _equal_chunks(len(chosen), general)
     elif strategy == "multi":
         read = [(height(i / depth, general),) for i in chosen]
     else:
-        read = [(source,) if strategy == "single" else tuple(range(1, general + 1))] * len(chosen)
-    if len(read) != len(chosen):
-        raise BadInput(
-            f"encoder.chunks has {len(read)} chunks for {len(chosen)} reading layers: name {len(read)} encoder.layers"
-        )
-    before = options.states == "legacy"
-    return {i - 1: tuple(layer - before for layer in layers) for i, layers in zip(chosen, read, strict=True)}
+        read = [(general,) if strategy == "single" else tuple(range(1, general + 1))] * len(chosen)
+    return {i - 1: layers for i, layers in zip(chosen, read, strict=True)}
 
 
 def _equal_chunks(count: int, general: int) -> list[tuple[int, ...]]:
@@ -101,35 +81,9 @@ def reading_layers(layers: Layers, depth: int) -> list[int]:
     return sorted({layer for layer in chosen if layer is not None})  # in a shallow network two heights may coincide
 
 
-def chunk_layers(chunks: Chunks, general: int) -> list[tuple[int, ...]]:
-    """Return the layers of every chunk; a chunk is a layer, a span such as "1-6", or a list of them.
-
-    Chunks may overlap and need not cover all layers.
-    """
-    requested: list[Any] = [chunks] if isinstance(chunks, int | str) else list(chunks)
-    resolved = []
-    for chunk in requested:
-        items = [chunk] if isinstance(chunk, int | str) else list(chunk) if isinstance(chunk, Sequence) else []
-        spans = [_span(item, general) for item in items]
-        if not spans or None in spans:
-            raise BadInput(
-                f"encoder.chunks must name layers of the general model from 1 to {general}, one chunk per reading "
-                f"layer, as in 1-6,7-12; got {chunk!r}"
-            )
-        resolved.append(tuple(sorted({i for span in spans if span is not None for i in span})))
-    return resolved
-
-
 def height(share: float, depth: int) -> int:
     """Return the layer at this share of the depth; halves are rounded up."""
     return max(1, int(share * depth + 0.5))
-
-
-def _span(text: Any, depth: int) -> range | None:
-    """Parse `1-6` (six layers), `6` or `6/12` (one layer); None if invalid."""
-    low, dash, high = str(text).partition("-") if isinstance(text, str) else (text, "", "")
-    first, last = (_layer(end, depth) for end in ((low, high) if dash else (low, low)))
-    return None if first is None or last is None or last < first else range(first, last + 1)
 
 
 def _layer(number: Any, depth: int) -> int | None:
@@ -168,12 +122,14 @@ class GeneralSettings:
     """Settings of a general memory besides its reads."""
 
     attention: str = "memory"  # or `cross`, `gate`; see `graft.attention.MemoryAttention`
-    mask: str = "keys"  # hide padding; `legacy` is the released code's mask, with which padding changes the states
     gate: str = "normal"  # initialisation of the gates over layers
     share: float = 0.0  # initial memory share of attention `gate`, before the sigmoid
 
-    def __post_init__(self) -> None:
-        check_known("mask of a general memory", self.mask, MASKS)
+
+def check_padding(saved: Mapping[str, Any]) -> None:
+    """Raise if a memory was saved with the mask of the released code, with which padding changes the states."""
+    if saved.get("mask", "keys") != "keys":
+        raise BadInput("this general memory was trained with mask=legacy, which does not hide padding: train it again")
 
 
 _hidden = ScopedValue[bool]()
@@ -191,7 +147,7 @@ class GeneralMemory(nn.Module):
         second: The general network, of the same width.
         reads: Layer of `network`, from 0, to the layers of the general network it reads, from 1.
         others: Read the states of substitute texts instead (a control).
-        **settings: Fields of `GeneralSettings`: `attention`, `mask`, `gate`, `share`.
+        **settings: Fields of `GeneralSettings`: `attention`, `gate`, `share`.
 
     Shape:
         `memory_states`: tokens (b, t) to one memory (b, t, d) per reading layer.
@@ -207,7 +163,6 @@ class GeneralMemory(nn.Module):
     tape_name = "general/mass"
     attention: str
     gates: nn.ModuleDict
-    mask: str
     others: SubstituteTexts | None
     reads: Reads
     second: GeneralEncoder
@@ -225,11 +180,9 @@ class GeneralMemory(nn.Module):
             raise BadInput(f"the general model has width {second.width}, the domain model {width}: use equal widths")
         if is_causal(layers) and not is_causal(layer_stack(second.module)):
             raise BadInput("a causal network cannot read a general model that sees later tokens: use a causal one")
-        if is_causal(layers) and options.mask == "legacy":
-            raise BadInput("encoder.mask=legacy lets a causal network see later tokens: use encoder.mask=keys")
         insert_attention(layers, reads, attention=options.attention)
         self.second, self.reads, self.others = second, reads, others
-        self.attention, self.mask = options.attention, options.mask
+        self.attention = options.attention
         gated = [place for place, sources in reads.items() if len(sources) > 1]
         self.gates = nn.ModuleDict({str(i): Gate(self.width, init=options.gate) for i in gated})
         shares = torch.full((int(config.num_attention_heads),), options.share)
@@ -240,8 +193,6 @@ class GeneralMemory(nn.Module):
             "frozen": second.frozen is not None,
             "digest": second.digest,
         }
-        if self.mask != "keys":
-            self.settings["mask"] = self.mask
         if others is not None:
             self.settings["others"] = others.digest
 
@@ -260,8 +211,7 @@ class GeneralMemory(nn.Module):
         read = {place: [states[i] for i in sources] for place, sources in self.reads.items()}
         memory = {i: layers[0] if len(layers) == 1 else self.gates[str(i)](layers) for i, layers in read.items()}
         shares = {int(place): share for place, share in self.shares.items()}
-        released = x.mask if self.mask == "legacy" else None
-        return MemoryStates(memory, visible, share=shares, released=released, real=x.mask)
+        return MemoryStates(memory, visible, share=shares, real=x.mask)
 
     def forward(self, run: Callable[[], Tensor], x: Tokens) -> Tensor:
         with attend_to(self.memory_states(x)):

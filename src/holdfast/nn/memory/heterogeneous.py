@@ -3,9 +3,9 @@
 Shapes: b batch, c classes, h heads, m rows, d width of the features and the label embedding together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +27,6 @@ from holdfast.nn.memory.queue import Queue, Support, SyntheticMemory
 from holdfast.nn.memory.read import effective_slots
 
 CONTEXTS = ("support", "batch", "self", "none")
-PARTS = ("all", "label", "feature")
 NORMS = ("layer", "published")
 LABEL = 64  # default width of a label embedding
 EPS = 1e-6  # added to the variance of features and label vectors
@@ -42,7 +41,6 @@ class HeterogeneousSettings(BlockSettings):
     slots: int = setting(16, search=choice(4, 8, 16, 32))  # learned slots per class; 0 for none
     across: bool = True  # examples of a batch attend to each other
     label_width: int | None = None  # default: 64, or the next width that the heads divide evenly
-    part: str = "all"  # columns returned: `all`, `label` or `feature`
     context: str = "support"  # rows attended to in evaluation besides the slots
     support: int = 128  # rows of the support set, or of a batch with context=batch
     shuffle: int = 0  # seed that shuffles predictions with context=batch
@@ -54,10 +52,11 @@ class HeterogeneousSettings(BlockSettings):
     init: str = "data"  # initialise the read of the queue from the first training batches; `published`: randomly
     include_self: bool = False  # the read of the queue includes the example itself, as published
 
+    retired: ClassVar[Mapping[str, Any]] = {**BlockSettings.retired, "part": "all"}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_known("context", self.context, CONTEXTS)
-        check_known("part", self.part, PARTS)
         check_known("input_norm", self.input_norm, NORMS)
         check_init(self.init)
         check_at_least(0, real=self.real, slots=self.slots)
@@ -129,7 +128,7 @@ class HeterogeneousMemory(nn.Module):
         label_width = options.label_width_for(width)
         inner, real, slots = width + label_width, options.real, options.slots
         self.inputs, self.across, self.context = width, options.across, options.context
-        self.width = {"all": inner, "label": label_width, "feature": width}[options.part]
+        self.width = inner
         self.labels = nn.Embedding(classes + 1, label_width)  # the last row is `unknown`, the label of every query
         self.first = MemoryBlock(inner, options) if real else None
         columns = inner if options.stale_labels else width
@@ -168,7 +167,7 @@ class HeterogeneousMemory(nn.Module):
             self._record_queue(first, labels)
         if recording:
             self._record_weights(first, second, context)
-        return out[:, columns_of(self.options.part, self.inputs)]
+        return out
 
     @property
     def examples_needed(self) -> int:
@@ -204,7 +203,7 @@ class HeterogeneousMemory(nn.Module):
         for tensor in (block.query.weight, block.query.bias, key_weight, key_bias):
             tensor *= root
         mixed, _ = attend(block.queries(query), block.keys_values(rows), None, scale=block.scale)  # (h, b, q)
-        value_weight *= relative_scale(query[:, : self.inputs], block.out(mixed.transpose(0, 1).flatten(1)))
+        value_weight *= relative_scale(query[:, : self.inputs], mixed.transpose(0, 1).flatten(1))
 
     def read_queue(self, z: Tensor) -> Tensor:
         """Return the features (b, d) after attention to the queue: the rows of a support set."""
@@ -318,11 +317,6 @@ def join_label(features: Tensor, labels: Tensor, norm: str) -> Tensor:
     if norm == "layer":
         features, labels = (F.layer_norm(part, part.shape[-1:], eps=EPS) for part in (features, labels))
     return torch.cat([features, labels], dim=-1)
-
-
-def columns_of(part: str, width: int) -> slice:
-    """Return the columns of the features, of the label vector, or of both."""
-    return {"all": slice(None), "label": slice(width, None), "feature": slice(width)}[part]
 
 
 def _join(pieces: Sequence[Tensor | None], count: int) -> Any:

@@ -3,8 +3,9 @@
 Shapes: b batch, h heads, m slots, q key width, d width.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,8 +25,6 @@ from holdfast.nn.memory.initialise import (
 )
 from holdfast.nn.memory.read import SIMILARITIES, Read, read, scores
 
-QUERIES = ("linear", "mlp")
-
 
 @dataclass(frozen=True)
 class KeyValueSettings:
@@ -34,17 +33,17 @@ class KeyValueSettings:
     slots: int = setting(1024, search=choice(128, 256, 512, 1024, 2048))
     heads: int = 4
     key_width: int = 256
-    query: str = "linear"  # query network, `linear` or `mlp`
     query_norm: bool = False  # batch norm on the queries
     keys_per_head: bool = True
     values_per_head: bool = False
     project: bool = False  # linear layer after the read
-    mean: bool = False  # mean over heads instead of the sum
     similarity: str = "dot"  # or `scaled`, `cosine`
     temperature: float = 1.0
     top: int | None = None  # read only the best `top` slots per head
     init: str = "data"  # initialise from the first training batches; `published`: random slots
     keys: str = "sample"  # with init=data: queries of examples, or `kmeans`: means of clusters of them
+
+    retired: ClassVar[Mapping[str, Any]] = {"query": "linear", "mean": False}
 
     def __post_init__(self) -> None:
         top = 1 if self.top is None else self.top
@@ -87,7 +86,7 @@ class KeyValueMemory(SegmentedSlots):
         super().__init__()
         self.options = options = KeyValueSettings(**settings)
         self.width, self.heads, self.key_width = width, options.heads, options.key_width
-        self.query = query_net(width, self.heads * self.key_width, kind=options.query, norm=options.query_norm)
+        self.query = query_net(width, self.heads * self.key_width, norm=options.query_norm)
         self.project = nn.Linear(width, width) if options.project else nn.Identity()
         if options.similarity == "cosine" and options.init == "data":  # keys are normalised, so they have no scale
             self.register_buffer("sharpness", torch.ones(()))
@@ -123,7 +122,7 @@ class KeyValueMemory(SegmentedSlots):
                 nn.init.eye_(self.project.weight)
                 nn.init.zeros_(self.project.bias)
         queries, mean = self._queries(features), features.mean(0)  # (n, h, q), (d,)
-        centred, heads = queries - queries.mean(0), 1 if options.mean else self.heads
+        centred, heads = queries - queries.mean(0), self.heads
         for i in range(len(self.keys) - self.pending, len(self.keys)):
             keys, values, slots = self.keys[i], self.values[i], self.sizes[i]
             to_slots = choose_slots(centred.flatten(1), slots, keys=options.keys, generator=generator)
@@ -148,9 +147,7 @@ class KeyValueMemory(SegmentedSlots):
     def read(self, query: Tensor, *, segments: int | None = None) -> Read:
         """Read the memory with features (b, d), from all segments or only the first `segments`."""
         queries = self._queries(query)  # (b, h, q)
-        options: dict[str, Any] = {
-            name: getattr(self.options, name) for name in ("similarity", "temperature", "top", "mean")
-        }
+        options: dict[str, Any] = {name: getattr(self.options, name) for name in ("similarity", "temperature", "top")}
         keys, values = self.segments(segments)
         if "sharpness" in self._buffers:
             queries, keys = F.normalize(queries, dim=-1) * self.sharpness, F.normalize(keys, dim=-1)
@@ -159,11 +156,7 @@ class KeyValueMemory(SegmentedSlots):
         return output._replace(content=self.project(output.content))
 
 
-def query_net(width: int, outputs: int, *, kind: str, norm: bool) -> nn.Module:
+def query_net(width: int, outputs: int, *, norm: bool) -> nn.Module:
     """Build the network from features (b, d) to the queries of all heads (b, h * q)."""
-    check_known("query net", kind, QUERIES)
-    layers: list[nn.Module] = [nn.Linear(width, width), nn.ReLU()] if kind == "mlp" else []
-    layers.append(nn.Linear(width, outputs))
-    if norm:
-        layers.append(nn.BatchNorm1d(outputs))
-    return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
+    linear = nn.Linear(width, outputs)
+    return nn.Sequential(linear, nn.BatchNorm1d(outputs)) if norm else linear

@@ -4,15 +4,16 @@ Shapes: b batch, h heads, n half keys per side, m = n n slots, k chosen slots, q
 """
 
 import math
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_at_least, check_known
+from holdfast.core.errors import BadInput, check_at_least, check_known, warn
 from holdfast.core.kernels import kernels
 from holdfast.nn.memory.initialise import (
     check_init,
@@ -36,14 +37,17 @@ class ProductKeySettings:
     heads: int = 4
     key_width: int = 256
     top: int = 32  # slots per head
-    query: str = "linear"  # query network, `linear` or `mlp`
     query_norm: bool = False  # batch norm on the queries
     init: str = "data"  # initialise from the first training batches; `published`: random slots
     keys: str = "sample"  # with init=data: queries of examples, or `kmeans`: means of clusters of them
-    updates: str = "all"  # values that a step updates; `read`: those that the batch read, by a sparse gradient
+    updates: str = "all"  # `read` has no effect; it is accepted because earlier versions had it
+
+    retired: ClassVar[Mapping[str, Any]] = {"query": "linear"}
 
     def __post_init__(self) -> None:
         check_known("updates", self.updates, UPDATES)
+        if self.updates == "read":
+            warn("neck.updates=read has no effect: a step updates all values of the memory; leave the setting out")
         side = self.side
         if side < 1 or side * side != self.slots:
             nearest = max(1, round(math.sqrt(max(self.slots, 0)))) ** 2
@@ -71,8 +75,6 @@ class ProductKeyMemory(nn.Module):
 
     Args:
         width: Width d of the features and of the values.
-        sparse: Return sparse gradients of the values, as with `updates="read"`, for `torch.optim.SparseAdam` or SGD
-            without momentum in a separate optimizer. Optimizers of a run update the rows of sparse gradients.
         **settings: Fields of `ProductKeySettings`: `slots` (a perfect square), `heads`, `key_width`, `top`, ...
 
     Shape:
@@ -96,18 +98,16 @@ class ProductKeyMemory(nn.Module):
     query: nn.Module
     side: int
     slots: int
-    sparse: bool
     top: int
     values: nn.Parameter
     width: int
 
-    def __init__(self, width: int, *, sparse: bool = False, **settings: Any) -> None:
+    def __init__(self, width: int, **settings: Any) -> None:
         super().__init__()
         self.options = options = ProductKeySettings(**settings)
         self.width, self.slots, self.side = width, options.slots, options.side
-        self.sparse = sparse or options.updates == "read"
         self.heads, self.top, self.half_width = options.heads, options.top, options.key_width // 2
-        self.query = query_net(width, self.heads * options.key_width, kind=options.query, norm=options.query_norm)
+        self.query = query_net(width, self.heads * options.key_width, norm=options.query_norm)
         bound = self.half_width**-0.5
         self.keys = nn.Parameter(torch.empty(2, self.heads, self.side, self.half_width).uniform_(-bound, bound))
         self.values = nn.Parameter(torch.empty(self.slots, width).normal_(std=width**-0.5))
@@ -153,7 +153,7 @@ class ProductKeyMemory(nn.Module):
         scores = torch.bmm(self._queries(query), self.keys.flatten(0, 1).transpose(1, 2))  # (2 h, b, n)
         scores = scores.view(2, self.heads * b, self.side)
         weights, slots = select(scores, self.top, heads=self.heads)  # (b, h, k) both
-        content = weighted_rows(self.values, slots.reshape(b, -1), weights.reshape(b, -1), sparse=self.sparse)
+        content = weighted_rows(self.values, slots.reshape(b, -1), weights.reshape(b, -1))
         return Read(content, weights, slots)
 
 

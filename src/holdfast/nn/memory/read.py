@@ -14,12 +14,10 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import check_known
 from holdfast.core.kernels import kernels
-from holdfast.core.tape import exporting
 from holdfast.nn.engagement import overwritten
 
 SIMILARITIES = ("dot", "scaled", "cosine")
 MULTIPLY_BELOW = 64  # on a GPU, a table with at most this many rows per chosen row is multiplied as a matrix
-LEAST_SCORES = 1 << 20  # below this, launching a custom kernel takes longer than the softmax
 
 
 class Read(NamedTuple):
@@ -73,7 +71,6 @@ def read(
     similarity: str = "dot",
     temperature: float = 1.0,
     top: int | None = None,
-    mean: bool = False,
 ) -> Read:
     """Compute sum_h sum_m softmax_m(<query_h, key_hm>) value_m; with `top`, over the best slots of each head."""
     logits = scores(query, keys, similarity=similarity, temperature=temperature)  # (h, b, m)
@@ -84,7 +81,7 @@ def read(
         content = _read_chosen(weights, slots, values)
     else:
         content, weights = _read_all(logits, values)
-    return Read(content / query.shape[1] if mean else content, weights, slots)
+    return Read(content, weights, slots)
 
 
 def scores(query: Tensor, keys: Tensor, *, similarity: str = "dot", temperature: float = 1.0) -> Tensor:
@@ -100,10 +97,10 @@ def scores(query: Tensor, keys: Tensor, *, similarity: str = "dot", temperature:
 
 
 def _read_all(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    weights = logits.softmax(dim=-1)  # (h, b, m)
     if values.dim() == 2:
-        total, weights = softmax_sum(logits)
-        return total @ values, weights.transpose(0, 1)  # one product: weights are summed over heads first
-    weights = logits.softmax(dim=-1).transpose(0, 1)  # (b, h, m)
+        return weights.sum(dim=0) @ values, weights.transpose(0, 1)  # one product: summed over heads first
+    weights = weights.transpose(0, 1)  # (b, h, m)
     return weights.flatten(1) @ values.flatten(0, 1), weights
 
 
@@ -115,22 +112,19 @@ def _read_chosen(weights: Tensor, slots: Tensor, values: Tensor) -> Tensor:
     return weighted_rows(values, slots.reshape(b, heads * k), weights.reshape(b, heads * k))
 
 
-def weighted_rows(table: Tensor, rows: Tensor, weights: Tensor, *, sparse: bool = False) -> Tensor:
-    """Return sum_k weights_bk table[rows_bk], (b, d), in the table's precision; rows and weights are (b, k).
-
-    With `sparse` the gradient of the table is a sparse tensor of the chosen rows.
-    """
-    if table.is_cuda and not sparse and len(table) <= MULTIPLY_BELOW * rows.shape[1]:
+def weighted_rows(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    """Return sum_k weights_bk table[rows_bk], (b, d), in the table's precision; rows and weights are (b, k)."""
+    if table.is_cuda and len(table) <= MULTIPLY_BELOW * rows.shape[1]:
         dense = torch.zeros(len(rows), len(table), dtype=table.dtype, device=table.device)
         return dense.scatter_add(1, rows, weights.to(table.dtype)) @ table
-    return _WeightedRows.apply(table, rows, weights, sparse)  # pyright: ignore[reportReturnType]
+    return _WeightedRows.apply(table, rows, weights)  # pyright: ignore[reportReturnType]
 
 
 class _WeightedRows(torch.autograd.Function):
     """A kernel on a GPU, torch's embedding bag elsewhere; second derivatives use plain tensor operations."""
 
     @staticmethod
-    def forward(table: Tensor, rows: Tensor, weights: Tensor, sparse: bool) -> Tensor:
+    def forward(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
         fast = kernels("memory", table)
         if fast is not None and table.shape[1] <= fast.MAX_WIDTH:
             return fast.gather(table.contiguous(), rows.contiguous(), weights.contiguous())
@@ -138,26 +132,25 @@ class _WeightedRows(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        table, rows, weights, ctx.sparse = inputs
-        ctx.save_for_backward(table, rows, weights)
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, Tensor | None]:
         table, rows, weights = ctx.saved_tensors
-        (grad,), (needs_table, _, needs_weights, _) = grads, ctx.needs_input_grad
+        (grad,), (needs_table, _, needs_weights) = grads, ctx.needs_input_grad
         fast = kernels("memory", table)
         if torch.is_grad_enabled():  # this gradient will be differentiated
             grad_table, grad_weights = _plain_gradients(table, rows, weights, grad)
         elif fast is not None and table.shape[1] <= fast.MAX_WIDTH:
             grad, table, rows, weights = grad.contiguous(), table.contiguous(), rows.contiguous(), weights.contiguous()
             if needs_table:
-                grad_table, grad_weights = fast.gradients(table, rows, weights, grad, sparse=ctx.sparse)
+                grad_table, grad_weights = fast.gradients(table, rows, weights, grad)
             else:
                 grad_table, grad_weights = None, fast.weight_gradient(table, rows, grad)
         else:
-            grad_table, grad_weights = _bag_gradients(table, rows, weights, grad, needs_table, ctx.sparse)
+            grad_table, grad_weights = _bag_gradients(table, rows, weights, grad, needs_table)
         grad_weights = grad_weights.to(weights.dtype) if needs_weights else None
-        return grad_table if needs_table else None, None, grad_weights, None
+        return grad_table if needs_table else None, None, grad_weights
 
 
 def _plain_gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,49 +161,12 @@ def _plain_gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor)
 
 
 def _bag_gradients(
-    table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, needs_table: bool, sparse: bool
+    table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, needs_table: bool
 ) -> tuple[Tensor | None, Tensor]:
     """Compute both gradients with torch's embedding bag."""
     with torch.enable_grad():
         table = table.detach().requires_grad_(needs_table)
         weights = weights.detach().to(table.dtype).requires_grad_()
-        content = F.embedding_bag(rows, table, mode="sum", per_sample_weights=weights, sparse=sparse)
+        content = F.embedding_bag(rows, table, mode="sum", per_sample_weights=weights)
     grad_weights, *rest = torch.autograd.grad(content, (weights, table) if needs_table else (weights,), grad)
     return rest[0] if needs_table else None, grad_weights
-
-
-def softmax_sum(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Return sum_h softmax_m(scores), (b, m), and the weights (h, b, m); both are differentiable."""
-    many = not exporting() and scores.numel() >= LEAST_SCORES  # an exported program must not depend on the batch size
-    fast = kernels("memory", scores) if many else None
-    if fast is not None and scores.shape[-1] <= fast.MAX_SLOTS:
-        return _SoftmaxSum.apply(scores)  # pyright: ignore[reportReturnType]
-    weights = scores.softmax(dim=-1)
-    return weights.sum(dim=0), weights
-
-
-class _SoftmaxSum(torch.autograd.Function):
-    """Kernels for the forward and the first backward pass; other derivatives use plain tensor operations."""
-
-    @staticmethod
-    def forward(scores: Tensor) -> tuple[Tensor, Tensor]:
-        fast = kernels("memory", scores)
-        assert fast is not None
-        return fast.softmax_sum(scores.contiguous())
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(output[1])  # an output, so that a second derivative passes through it
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> Tensor | None:
-        (weights,) = ctx.saved_tensors
-        grad_total, grad_weights = grads
-        if grad_weights is None and grad_total is not None and not torch.is_grad_enabled():
-            return kernels("memory", weights).softmax_sum_gradient(weights, grad_total.contiguous())
-        present = [grad.expand_as(weights) for grad in grads if grad is not None]
-        if not present:
-            return None
-        grad = sum(present[1:], present[0])
-        return weights * (grad - (weights * grad).sum(dim=-1, keepdim=True))

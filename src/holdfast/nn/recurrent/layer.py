@@ -22,8 +22,7 @@ from holdfast.nn.recurrent.layout import Layout, States, make_layout
 from holdfast.nn.recurrent.loop import unroll
 from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights, reference_step
 
-FIRST_READS = ("zero", "uniform")
-BANK_SETTINGS = ("first_read", "init", "key_scale", "value_scale", "temperature")  # of networks with such layers
+BANK_SETTINGS = ("init", "key_scale", "value_scale", "temperature")  # of networks with such layers
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,6 @@ class RecurrentSettings:
     slots: int = 0  # slots per direction; 0: no bank
     slot_width: int | None = None  # width of the values; default: the input width
     directions: int = 2
-    first_read: str = "zero"  # at the first step read nothing; `uniform`: read all slots with equal weight
     init: str = "data"  # initialise the bank from the first training batches; `published`: random slots
     key_scale: float = 1.0  # factor of initial keys
     value_scale: float = 1.0  # factor of initial values
@@ -42,7 +40,6 @@ class RecurrentSettings:
 
     def __post_init__(self) -> None:
         check_known("cell", self.cell, CELLS)
-        check_known("first read", self.first_read, FIRST_READS)
         check_at_least(0, slots=self.slots)
         check_at_least(1, slot_width=1 if self.slot_width is None else self.slot_width)
         if self.directions not in (1, 2):
@@ -152,7 +149,7 @@ class RecurrentLayer(nn.Module):
         with torch.autocast(x.device.type, enabled=False):  # errors of many small steps add up: the loop stays in fp32
             flat = x.to(self.bias.dtype).flatten(0, 1)
             inputs = torch.stack([flat.index_select(0, at) for at in layout.words[: self.directions]])  # (g, p, e)
-            schedule = Schedule(layout.active, zero_first=self.options.first_read == "zero" and start is None)
+            schedule = Schedule(layout.active, zero_first=start is None)
             if start is not None:  # in the row order of the first step, which contains every row
                 order = layout.row[: len(lengths)]
                 tensors = (None if t is None else t.to(self.bias.dtype).index_select(1, order) for t in start)
@@ -200,7 +197,7 @@ class MemoryLSTM(RecurrentLayer):
         inputs: Input width e.
         hidden: Hidden units h per direction.
         slots: Slots per direction; `grow(slots, domain=...)` adds more.
-        **settings: Fields of `RecurrentSettings`, such as `slot_width`, `directions`, `first_read`, `temperature`.
+        **settings: Fields of `RecurrentSettings`, such as `slot_width`, `directions`, `temperature`.
 
     Shape:
         inputs (b, t, e) and optional lengths (b,) to `States`: `padded()` (b, t, g * h), `last()` (b, g * h).

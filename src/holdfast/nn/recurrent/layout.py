@@ -5,7 +5,6 @@ Shapes: b batch, t positions, p rows of all steps together, g directions, h hidd
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -70,10 +69,6 @@ class States(NamedTuple):
 
     packed: Tensor  # (g, p, h)
     layout: Layout
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> States:
-        """Apply a function to the packed states."""
-        return States(function(self.packed), self.layout)
 
     def last(self) -> Tensor:
         """Return the state after each row's last step, directions concatenated, (b, g * h)."""

@@ -45,7 +45,7 @@ def taken(encoder: Dialogue, examples=PAIRS) -> Tokens:
     return encoder.prepare(examples).take(torch.arange(len(examples)))
 
 
-OPTIONS = [{}, {"cell": "lstm"}, {"slots": 0}, {"directions": 2}, {"attention": "general"}, {"first_read": "uniform"}]
+OPTIONS = [{}, {"cell": "lstm"}, {"slots": 0}, {"directions": 2}, {"attention": "general"}]
 COLUMNS = [
     {"columns": [3]},
     {"columns": [2, 4], "directions": 2, "cell": "lstm"},

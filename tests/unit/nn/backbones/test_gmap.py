@@ -19,13 +19,14 @@ from holdfast.core.errors import BadInput
 from holdfast.methods.averaging import SWAD, MovingAverage
 from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Optimizer, OptimizerSettings
+from holdfast.nn.backbones.companion import GeneralEncoder
 from holdfast.nn.backbones.gmap import GMap
 from holdfast.nn.backbones.pretrained import load_module
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.graft.attention import ATTENTIONS
 from holdfast.nn.heads import Linear
 from holdfast.nn.label_words import LabelWords
-from holdfast.nn.memory.general import STRATEGIES, memory_hidden
+from holdfast.nn.memory.general import STRATEGIES, GeneralMemory
 from holdfast.nn.model import Model, tune
 from holdfast.nn.necks import NoNeck
 from holdfast.tasks.classify import Classify
@@ -81,33 +82,6 @@ def test_features_do_not_depend_on_padding_and_batch(strategy, attention, folder
             assert_close(encoder(batch(encoder, [text]))[0], together[i], rtol=1e-4, atol=1e-5)
         longer = inputs.Tokens(F.pad(x.ids, (0, 4), value=1), F.pad(x.mask, (0, 4)))
         assert_close(encoder(longer), together, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("attention", ATTENTIONS)
-def test_legacy_mask_lets_padding_change_features(attention, folders):
-    encoder, right = (build(folders, attention=attention, mask=mask).eval() for mask in ("legacy", "keys"))
-    x = batch(encoder)
-    longest = x.mask.all(1)
-    longer = inputs.Tokens(F.pad(x.ids, (0, 4), value=1), F.pad(x.mask, (0, 4)))
-    with torch.no_grad():
-        assert_close(encoder(x)[longest], right(x)[longest], rtol=1e-4, atol=1e-5)  # equal without padding
-        assert float((encoder(x) - right(x))[~longest].abs().max()) > 1e-3
-        assert float((encoder(longer) - encoder(x)).abs().amax(1).min()) > 1e-4
-    assert "mask" not in right.settings["companion"]
-    assert encoder.settings["companion"]["mask"] == "legacy"
-
-
-def test_legacy_mask_supports_hidden_memory_and_training(folders):
-    encoder = build(folders, mask="legacy", states="legacy", chunks=["1", "2-3"])
-    assert encoder.companion.reads == {1: (0,), 2: (1, 2)}
-    network = trained(encoder)
-    assert all(bool(p.isfinite().all()) for p in network.parameters())
-    encoder.eval()
-    x = batch(encoder, TEXTS[:1])
-    plain = TextEncoder.build(list, name=folders["domain"], length=16).eval()
-    plain.module.load_state_dict(encoder.module.state_dict())
-    with torch.no_grad(), memory_hidden():
-        assert_close(encoder(x), plain(x), rtol=1e-4, atol=1e-5)
 
 
 def test_dropout_applies_to_trained_networks(folders):
@@ -189,7 +163,9 @@ def test_default_general_model_is_a_frozen_copy_of_the_domain_encoder(folders):
 
 def test_memory_of_an_identical_network_changes_only_the_first_layer(folders):
     """The states after layer i are the input of layer i + 1, so reading them as memory changes nothing there."""
-    encoder = build(folders, general=None, strategy="single", layers=2, source=1).eval()
+    encoder = build(folders, general=None, strategy="none").eval()
+    second = GeneralEncoder.build(encoder.checkpoint, frozen=True)
+    encoder.attach_companion(GeneralMemory(encoder.module, second, {1: (1,)}))
     plain = TextEncoder.build(list, name=folders["domain"], length=16).eval()
     assert_close(encoder(batch(plain)), plain(batch(plain)), rtol=1e-4, atol=1e-5)
 
@@ -236,7 +212,7 @@ def test_invalid_settings_raise(folders):
         {"attention": "gate", "strategy": "gated"},
         {"strategy": "beside"},
         {"strategy": "none"},
-        {"mask": "legacy", "states": "legacy", "chunks": [1, "1-3"], "dropout": 0.3},
+        {"dropout": 0.3},
     ],
     ids=str,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.nn.backbones.words import split_plain, split_words, vocabulary
+from holdfast.nn.backbones.words import split_words, vocabulary
 
 
 def test_words() -> None:
@@ -11,15 +11,7 @@ def test_words() -> None:
     assert split_words("Ünïcode 東京") == ["ünïcode", "東京"]
 
 
-def test_plain_words_drop_numbers_accents_and_most_marks() -> None:
-    assert split_plain("Don't pay 1,299.50, OK?") == ["don't", "pay", ".", "ok", "?"]
-    assert split_plain("Well... <b>Über</b> naïve; yes.") == ["well", "<elp>", "<b>uber<", "b>", "naive", "yes", "."]
-    assert split_plain("Wait....") == ["wait", "<elp>", "."]
-    assert split_plain("1984, 東京") == []
-
-
 def test_vocabulary_counts_and_limits() -> None:
     assert vocabulary(["b a a", ("c b", "a")], min_count=1, max_words=10) == ["a", "b", "c"]
     assert vocabulary(["b a a", "c b a"], min_count=2, max_words=10) == ["a", "b"]
     assert vocabulary(["b a a", "c b a"], min_count=1, max_words=1) == ["a"]
-    assert vocabulary(["Nr. 7, é"], min_count=1, max_words=9, split=split_plain) == [".", "e", "nr"]

@@ -22,9 +22,9 @@ def routing(clean, noisy=None, k=1):
     return Routing(clean, noisy, chosen, gates)
 
 
-def balance_losses(result, *, sigma, form="logit", detach=False, mask=None, weight=1.0):
+def balance_losses(result, *, sigma, form="logit", mask=None, weight=1.0):
     """Importance loss and load loss with their gradients."""
-    clean, config = result.clean, Config(1, "renormalised", 0.0, weight, sigma, form, detach)
+    clean, config = result.clean, Config(1, "renormalised", 0.0, weight, sigma, form)
     both, _, second, _ = weighted_balance(result, config, mask)
     first = squared_variation(importance(clean, mask), unbiased=form == "tutel")
     assert_close(both.detach(), weight * (first + second).detach())
@@ -75,16 +75,11 @@ def test_tutel_form():
     assert_close(tutel[1], squared_variation(by_hand, unbiased=True))
 
 
-def test_gradients_with_and_without_the_threshold():
+def test_both_losses_have_gradients():
     clean = PRINTED.clone().requires_grad_()
     for which in (0, 1):
         (grad,) = torch.autograd.grad(balance_losses(routing(clean), sigma=0.25)[which], clean)
         assert bool(grad.any())
-    learned, detached = (
-        torch.autograd.grad(balance_losses(routing(clean), sigma=0.25, detach=flag)[1], clean)[0]
-        for flag in (False, True)
-    )
-    assert not torch.allclose(learned, detached)
 
 
 def test_padding_is_excluded():
@@ -98,9 +93,8 @@ def test_padding_is_excluded():
 
 @pytest.mark.parametrize("form", ["logit", "tutel"])
 @pytest.mark.parametrize(("t", "e", "k"), [(1, 4, 1), (37, 6, 2), (300, 5, 3)])
-@pytest.mark.parametrize("detach", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-def test_losses_and_both_derivatives(assert_derivatives, form, t, e, k, detach, padded):
+def test_losses_and_both_derivatives(assert_derivatives, form, t, e, k, padded):
     rng = torch.Generator().manual_seed(0)
     clean, noise = (torch.randn(t, e, generator=rng) for _ in range(2))
     noisy = clean + 0.2 * noise
@@ -111,7 +105,7 @@ def test_losses_and_both_derivatives(assert_derivatives, form, t, e, k, detach, 
     def naive(clean, noisy):
         share = clean.softmax(-1)
         threshold = noisy.gather(1, chosen[:, -1:])
-        margin = (clean if form == "logit" else share) - (threshold.detach() if detach else threshold)
+        margin = (clean if form == "logit" else share) - threshold
         probabilities = (1 + torch.erf(margin / 0.5 / math.sqrt(2))) / 2
         amounts = [(x * counts).sum(0) for x in (share, probabilities)]
         divisor = e if form == "logit" else e - 1
@@ -121,7 +115,7 @@ def test_losses_and_both_derivatives(assert_derivatives, form, t, e, k, detach, 
 
     def losses(clean, noisy):
         routing = Routing(clean, noisy, chosen, clean.gather(1, chosen))
-        return weighted_balance(routing, Config(k, "renormalised", 0.0, 0.25, 0.5, form, detach), real)
+        return weighted_balance(routing, Config(k, "renormalised", 0.0, 0.25, 0.5, form), real)
 
     _, *rest = losses(clean.requires_grad_(), noisy)
     assert not any(x.requires_grad for x in rest)

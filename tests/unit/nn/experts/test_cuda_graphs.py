@@ -21,12 +21,9 @@ from holdfast.nn import cuda_graphs
 from holdfast.nn.cuda_graphs import WARMUP_PASSES, WARMUP_PREDICTIONS, CapturedPass, RepeatedPass
 from holdfast.nn.experts import fast
 from holdfast.nn.experts.fast import graphs_of
-from holdfast.nn.experts.fused import Config, Saved, Weights
 from holdfast.nn.experts.layer import SparseMoE, exclude_padding
 
 WIDTH, HIDDEN, TOKENS = 24, 40, 10
-BACKENDS = pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.gpu)])
-pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of torch's compilers differ between versions
 
 
 def flat(values):
@@ -175,9 +172,9 @@ def move(layer):
     old.fill_(7.0)
 
 
-def two_passes(layer, device, function=None):
+def two_passes(layer, device):
     xs = [tokens(device, seed) for seed in (7, 8)]
-    results = [forward(layer if function is None else function, x, seed) for seed, x in zip((7, 8), xs, strict=True)]
+    results = [forward(layer, x, seed) for seed, x in zip((7, 8), xs, strict=True)]
     return tuple(detached(r, backward(layer, x, r)) for r, x in zip(results, xs, strict=True))
 
 
@@ -404,135 +401,6 @@ def test_threads_do_not_mix_their_predictions(device, uncaptured, monkeypatch):
     for seed, result in zip((7, 8), expected, strict=True):
         assert_same(results[seed], result, device)
     assert predictions(layer).replays == 3
-
-
-def compiled(function, backend):
-    torch.compiler.reset()
-    return torch.compile(function, backend=backend, fullgraph=True)
-
-
-@BACKENDS
-@pytest.mark.parametrize("training", [False, True])
-def test_compiled_programs_replay_their_layer(device, uncaptured, backend, training):
-    layer = layer_on(device).train(training)
-    other, results = uncaptured(layer), []
-    program = compiled(lambda x: layer(x * 2) + 1, backend)
-    for seed in range(WARMUP_PREDICTIONS + 2):
-        runs = []
-        for module, function in ((layer, program), (other, lambda x: other(x * 2) + 1)):
-            x = tokens(device, seed)
-            with torch.set_grad_enabled(training):
-                result = forward(function, x, seed)
-            runs.append(detached(result, backward(module, x, result) if training else ()))
-        results.append(runs)
-        del result
-    for actual, expected in results:  # after all replays
-        assert_same(actual, expected, device)
-    passes, warmup = (captured(layer), WARMUP_PASSES) if training else (predictions(layer), WARMUP_PREDICTIONS)
-    assert passes.replays == WARMUP_PREDICTIONS + 2 - warmup
-
-
-@BACKENDS
-def test_two_compiled_passes_before_either_backward_pass(device, uncaptured, backend):
-    layer = layer_on(device)
-    program = compiled(layer, backend)
-    for seed in range(WARMUP_PASSES + 1):
-        x = tokens(device, seed)
-        backward(layer, x, forward(program, x, seed))
-    other, replays = uncaptured(layer), captured(layer).replays
-    assert_same(two_passes(layer, device, program), two_passes(other, device), device)
-    assert captured(layer).replays == replays + 1  # the second pass was not replayed
-
-
-def release(layer):
-    fast.release_graphs(layer.up_proj)
-
-
-def reallocate(layer):
-    """Free and allocate a weight's memory, as sharded training does for layer after layer."""
-    bias = layer.up_proj_bias.data
-    values, memory, address = bias.clone(), bias.untyped_storage(), bias.data_ptr()
-    size = memory.nbytes()
-    memory.resize_(0)
-    others = [torch.full_like(values, 7.0) for _ in range(64)]
-    memory.resize_(size)
-    bias.copy_(values)
-    assert address in [other.data_ptr() for other in others] or bias.data_ptr() != address
-
-
-@BACKENDS
-@pytest.mark.parametrize("event", [release, move, reallocate])
-def test_compiled_backward_pass_after_weights_or_graphs_changed(device, uncaptured, monkeypatch, backend, event):
-    layer, calls = layer_on(device), []
-    program, other = compiled(layer, backend), uncaptured(layer)
-
-    def counted(self, *args, original=cuda_graphs.CapturedPasses.backward):
-        calls.append(args)
-        return original(self, *args)
-
-    monkeypatch.setattr(cuda_graphs.CapturedPasses, "backward", counted)
-    for seed in range(WARMUP_PASSES + 2):
-        x, y = tokens(device, seed), tokens(device, seed)
-        result, expected = forward(program, x, seed), forward(other, y, seed)
-        if seed > WARMUP_PASSES:
-            event(layer)
-            event(other)
-        actual = detached(result, backward(layer, x, result))
-        assert_same(actual, detached(expected, backward(other, y, expected)), device)
-        del result, expected
-    assert len(calls) == 1  # only the first captured step replays its backward pass
-
-
-def test_backward_pass_refuses_overwritten_memory(device):
-    layer = layer_on(device)
-    warm_up(layer, device)
-    passes, inputs = captured(layer), (tokens(device).detach().flatten(0, 1),)
-    saved, _, narrow, _ = passes.forward(inputs)[3:]
-    token, config = passes.token(), Config(2, "renormalised", 1 / 6, 0.005, 1 / 6, "logit", False)
-    weights = Weights(*layer._experts(), *narrow[4:])
-    rest = (True,) * 9, (torch.ones_like(inputs[0]).bfloat16(), None)
-    grads = fast.replay_backward(token, config, weights, saved, *rest)
-    assert all(grad.shape == tensor.shape for grad, tensor in zip(grads, (*inputs, *weights), strict=True))
-    passes.forward(inputs)
-    with pytest.raises(RuntimeError, match="overwritten"):
-        fast.replay_backward(token, config, weights, saved, *rest)
-    copies = Saved(*(tensor.clone() for tensor in saved))
-    assert fast.replay_backward(token, config, weights, copies, *rest) is None
-    assert fast.replay_backward(cuda_graphs.no_token(), config, weights, saved, *rest) is None
-
-
-@pytest.mark.parametrize("cudagraphs", [False, True])
-def test_no_replay_inside_a_compiler_with_cuda_graphs(device, monkeypatch, cudagraphs):
-    layer, graphs = layer_on(device), []
-    torch.compiler.reset()
-    monkeypatch.setattr(
-        torch._TorchCompileInductorWrapper, "__call__", lambda self, graph, _: graphs.append(graph) or graph
-    )
-    options = {"triton.cudagraphs": cudagraphs}
-    with torch.autocast(device.type, torch.bfloat16):
-        torch.compile(lambda x: layer(x * 2), options=options, fullgraph=True)(tokens(device))
-    (node,) = (node for node in graphs[0].graph.nodes if node.target == torch.ops.holdfast.experts)
-    names = [argument.name for argument in torch.ops.holdfast.experts.default._schema.arguments]
-    assert node.args[names.index("replay")] is not cudagraphs
-
-
-@BACKENDS
-def test_gradients_of_compiled_checkpoints_survive_later_passes(device, backend):
-    """A compiler recomputes the forward pass; no result may stay in the memory of a graph."""
-    layer, grads, before = layer_on(device, top=1, noise=0.0), [], []
-
-    def function(x, z):
-        return torch.utils.checkpoint.checkpoint(lambda x, z: layer(x * 2 + x.detach() * z), x, z, use_reentrant=False)
-
-    program = compiled(function, backend)
-    for seed in range(WARMUP_PASSES + 4):
-        inputs = [tokens(device, s).detach().bfloat16().requires_grad_() for s in (seed, seed + 50)]
-        with torch.autocast(device.type, torch.bfloat16):
-            loss = (program(*inputs).float() - 1).square().mean()
-        grads += torch.autograd.grad(loss, inputs)
-        before += [grad.clone() for grad in grads[-2:]]
-    assert captured(layer).replays > 2
-    assert all(torch.equal(a, b) for a, b in zip(grads, before, strict=True))
 
 
 def test_loading_weights_with_and_without_swapping(device):

@@ -68,11 +68,7 @@ def test_the_preserving_gate_passes_the_task_gradient_to_the_router(top):
 
 def test_settings_of_gates():
     assert [ExpertSettings(top=top).gates for top in (1, 2)] == ["raw", "preserving"]
-    assert [ExpertSettings(renormalise=flag).gates for flag in (True, False)] == ["renormalised", "raw"]
     assert ExpertSettings(top=1, gate="preserving").gates == "preserving"
-    assert ExpertSettings(gate="raw", renormalise=False).gates == "raw"
-    with pytest.raises(BadInput, match="remove `renormalise`"):
-        ExpertSettings(gate="preserving", renormalise=True)
     with pytest.raises(BadInput, match="gate of experts 'row'"):
         ExpertSettings(gate="row")
 
@@ -113,12 +109,12 @@ def test_a_single_expert_has_loss_zero(form):
 
 
 def test_gates_without_renormalisation_scale_the_output():
-    for options in ({"top": 1}, {"top": 2, "renormalise": False}):
+    for options in ({"top": 1}, {"top": 2, "gate": "raw"}):
         layer = copied(temperature=0.5, **options).eval()
         gates = route(layer.router, U.view(-1, 8), top=options["top"], gate="raw", noise=0.0).gates
         assert_close(layer(U), plain() * gates.sum(-1).view(3, 7, 1), rtol=1e-5, atol=1e-5)
         assert float(gates.detach().sum(-1).max()) < 0.95
-    assert_close(copied(top=1, renormalise=True).eval()(U), plain(), rtol=1e-5, atol=1e-5)
+    assert_close(copied(top=1, gate="renormalised").eval()(U), plain(), rtol=1e-5, atol=1e-5)
 
 
 def test_output_equals_all_experts_on_every_token():
@@ -222,7 +218,7 @@ def test_sigma_of_the_load_loss(count, noise, sigma):
         layer(U)
     torch.manual_seed(0)
     result = route(layer.router, U, top=2, gate="renormalised", noise=noise / count)
-    expected, *_ = weighted_balance(result, Config(2, "raw", noise / count, 0.005, sigma, "logit", False), None)
+    expected, *_ = weighted_balance(result, Config(2, "raw", noise / count, 0.005, sigma, "logit"), None)
     assert_close(side["loss/experts"][0], expected)
 
 

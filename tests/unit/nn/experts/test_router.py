@@ -56,14 +56,6 @@ def test_cosine_scores_depend_on_directions_and_are_bounded():
         assert_close(router(U), 50 * scores)  # from 2 to the maximum of 100
 
 
-def test_temperature_is_a_parameter_only_if_learned():
-    assert "log_scale" in dict(cosine().named_parameters())
-    fixed = cosine(learned=False)
-    assert "log_scale" not in dict(fixed.named_parameters())
-    assert "log_scale" in fixed.state_dict()
-    assert_close(fixed(U), cosine()(U))
-
-
 def test_linear_router():
     torch.manual_seed(0)
     router = LinearRouter(6, 4)
@@ -91,7 +83,7 @@ def test_random_router_depends_on_the_position_only():
 def test_content_decides_whatever_the_batch_and_the_order(kind):
     """Also for tokens that differ by rounding, as products do with another batch size."""
     torch.manual_seed(0)
-    router = make_router(kind, 6, 4, inner=5, temperature=0.5, learned=True)
+    router = make_router(kind, 6, 4, inner=5, temperature=0.5)
     u = randn(8, 100, 6, seed=1)
     scores = router(u)
     assert torch.equal(router(u[3:5, 20:]), scores[3:5, 20:])
@@ -108,7 +100,7 @@ def test_controls_know_less_about_the_content_than_a_cosine_router():
     u, agreement = randn(1, 2000, 16, seed=1), {}
     near = u + 0.15 * randn(1, 2000, 16, seed=2)
     for kind in ("cosine", "hash", "random-matched"):
-        router = make_router(kind, 16, 4, inner=8, temperature=0.5, learned=True)
+        router = make_router(kind, 16, 4, inner=8, temperature=0.5)
         agreement[kind] = float((router(u).argmax(-1) == router(near).argmax(-1)).float().mean())
     assert agreement["cosine"] > 0.8
     assert 0.28 < agreement["hash"] < 0.8
@@ -140,7 +132,7 @@ def test_noise_is_seeded_and_has_the_given_deviation():
 
 @pytest.mark.parametrize("kind", ["cosine", "linear"])
 def test_fp32_under_autocast_and_with_bf16_weights(kind):
-    router = make_router(kind, 6, 4, inner=5, temperature=0.5, learned=True)
+    router = make_router(kind, 6, 4, inner=5, temperature=0.5)
     plain = route(router, U, top=2, gate="renormalised", noise=0.0)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         under = route(router, U, top=2, gate="renormalised", noise=0.0)
@@ -151,7 +143,7 @@ def test_fp32_under_autocast_and_with_bf16_weights(kind):
 
 def test_wrong_settings():
     with pytest.raises(BadInput, match="router 'cosin'"):
-        make_router("cosin", 6, 4, inner=5, temperature=0.5, learned=True)
+        make_router("cosin", 6, 4, inner=5, temperature=0.5)
     with pytest.raises(BadInput, match=r"temperature.*0\.01.*0\.001"):
         cosine(temperature=0.001)
 

@@ -206,39 +206,6 @@ def test_attention_equals_the_equation(attention, networks):
         assert_close(a, b)
 
 
-@pytest.mark.parametrize("attention", ATTENTIONS)
-def test_released_masks(attention, networks):
-    net = copy.deepcopy(networks["bert"]).double().eval()
-    plain = layer_stack(net)[PLACE].attention.self
-    insert_attention(layer_stack(net), [PLACE], attention=attention)
-    torch.manual_seed(0)
-    h, m = (torch.randn(2, 5, 32, dtype=torch.double) for _ in range(2))
-    share = torch.tensor([0.3, -1.0], dtype=torch.double)
-    keys = REAL.bool()
-    with torch.no_grad(), attend_to(MemoryStates({PLACE: m}, share={PLACE: share}, released=keys)):
-        result, _ = layer_stack(net)[PLACE].attention.self(h, attention_mask=keys[:, None, None])
-    added = (1.0 - REAL.double()) * -1e4
-    outer = torch.einsum("bi,bj->bij", added, added)[:, None]  # released code
-
-    def split(x):
-        return x.unflatten(-1, (2, 16)).transpose(1, 2)
-
-    def look(query, keys, values, mask):
-        return (query @ keys.transpose(-1, -2) / 4 + mask).softmax(-1) @ values
-
-    q, k, v, mk, mv = (
-        split(f(x)) for f, x in [(plain.query, h), *((f, x) for x in (h, m) for f in (plain.key, plain.value))]
-    )
-    if attention == "memory":
-        expected = look(q, torch.cat([k, mk], 2), torch.cat([v, mv], 2), torch.cat([outer, outer], -1))
-    else:
-        own = look(q, k, v, added[:, None, None])
-        expected = look(own if attention == "cross" else q, mk, mv, outer)
-        s = torch.sigmoid(share)[:, None, None]
-        expected = expected if attention == "cross" else (1 - s) * own + s * expected
-    assert_close(result, expected.transpose(1, 2).flatten(2))
-
-
 def test_zero_share_equals_the_plain_layer(networks):
     net = copy.deepcopy(networks["roberta"]).eval()
     before = states(net)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 from torch.testing import assert_close
@@ -14,7 +12,7 @@ from holdfast.core.inputs import Tokens
 from holdfast.core.tape import tape
 from holdfast.nn.backbones.companion import FrozenModule, GeneralEncoder
 from holdfast.nn.graft.attention import ATTENTIONS, MemoryAttention
-from holdfast.nn.memory.general import STRATEGIES, Gate, GeneralMemory, plan_reads
+from holdfast.nn.memory.general import STRATEGIES, Gate, GeneralMemory, check_padding, plan_reads
 from tests.unit.nn.graft.test_attention import tiny_gpt2
 
 X = Tokens(torch.tensor([[0, 5, 6, 7], [0, 8, 2, 1]]), torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]).bool())
@@ -68,74 +66,13 @@ def test_missing_layer_raises(layers):
             plan_reads(strategy, depth=12, general=12, layers=layers)
 
 
-def test_custom_chunks():
-    plan = partial(plan_reads, "chunk-gated", depth=12, general=12)
-    low, high = (1, 2, 3, 4), tuple(range(5, 13))
-    for requested in (["1-4", "5-12"], [list(low), list(high)], [["1-3", 4], ["5-8", "9-12"]], [low, "5/12-12/12"]):
-        assert plan(chunks=requested) == {5: low, 11: high}
-    assert plan(chunks=["1-6", "7-12"]) == plan()
-    assert plan(chunks=[[12, 1], 12]) == {5: (1, 12), 11: (12,)}  # chunks may overlap and leave layers out
-    assert plan(chunks="1-3", layers=9) == {8: (1, 2, 3)}
-    assert plan(chunks=[1, "2", 3], layers=[2, 4, 6]) == {1: (1,), 3: (2,), 5: (3,)}
-    halves = plan_reads("chunk-gated", depth=6, general=6, chunks=["1/12-6/12", "7/12-12/12"])
-    assert halves == {2: (1, 2, 3), 5: (4, 5, 6)}
-
-
-@pytest.mark.parametrize(
-    "chunk", [0, 13, [], [2.5], 2.5, "six", "6-1", "1-13", "0-3", "-3", "1-2-3", True, None, [[1]]]
-)
-def test_invalid_chunk_raises(chunk):
-    with pytest.raises(BadInput, match=r"encoder\.chunks.* from 1 to 12"):
-        plan_reads("chunk-gated", depth=12, general=12, chunks=["1-6", chunk])
-
-
-def test_legacy_states_are_layer_inputs():
-    plans = {strategy: plan_reads(strategy, depth=12, general=12, states="legacy") for strategy in STRATEGIES}
-    assert plans == {
-        "single": {8: (11,)},
-        "multi": {i: (i,) for i in range(12)},
-        "gated": {8: tuple(range(12))},
-        "chunk-gated": {5: tuple(range(6)), 11: tuple(range(6, 12))},
-    }
-    assert plan_reads("single", depth=12, general=12, source=9, states="legacy") == {8: (8,)}
-    with pytest.raises(BadInput, match="unknown states of a general memory 'all'"):
-        plan_reads("single", depth=12, general=12, states="all")
-    general = bert()
-    second = GeneralEncoder(FrozenModule(general))
-    with torch.no_grad():
-        (result,) = second.states(X, [0])
-        assert_close(result, general.embeddings(input_ids=X.ids))
-
-
-def test_cached_states_of_both_kinds_are_separate():
-    saved = GeneralEncoder(FrozenModule(bert()), cache=1)
-    reads = [plan_reads("multi", depth=4, general=4, states=states) for states in ("layers", "legacy")]
-    memories = [GeneralMemory(bert(seed=1), saved, each) for each in reads]
-    for _ in range(2):  # the second time from the cache
-        ours, released = (memory.memory_states(X).memory for memory in memories)
-        for place in range(1, 4):
-            assert_close(released[place], ours[place - 1])
-        assert float((released[0] - ours[0]).abs().max()) > 1e-3
-    assert {key[0] for key in saved.frozen.cached} == {(1, 2, 3, 4), (0, 1, 2, 3)}
-
-
 def test_invalid_settings_raise():
-    with pytest.raises(BadInput, match=r"encoder\.chunks.*chunk-gated"):
-        plan_reads("gated", depth=12, general=12, chunks=["1-6", "7-12"])
-    with pytest.raises(BadInput, match=r"encoder\.chunks has 3 chunks for 2"):
-        plan_reads("chunk-gated", depth=12, general=12, chunks=["1-4", "5-8", "9-12"])
-    with pytest.raises(BadInput, match="unknown mask of a general memory 'key'"):
-        GeneralMemory(bert(), GeneralEncoder(FrozenModule(bert())), {0: (1,)}, mask="key")
-    with pytest.raises(BadInput, match=r"encoder\.mask=legacy.*causal"):
-        GeneralMemory(tiny_gpt2(), GeneralEncoder(FrozenModule(tiny_gpt2())), {0: (1,)}, mask="legacy")
+    with pytest.raises(BadInput, match="mask=legacy"):
+        check_padding({"mask": "legacy"})
     with pytest.raises(BadInput, match=r"encoder\.layers.*duplicates"):
         plan_reads("single", depth=12, general=12, layers=[])
     with pytest.raises(BadInput, match=r"encoder\.layers.*duplicates"):
         plan_reads("single", depth=12, general=12, layers=[3, 3])
-    with pytest.raises(BadInput, match="from 1 to 12; got 13"):
-        plan_reads("single", depth=12, general=12, source=13)
-    with pytest.raises(BadInput, match=r"encoder\.source.*single"):
-        plan_reads("gated", depth=12, general=12, source=3)
     with pytest.raises(BadInput, match=r"3 .* 2 layers"):
         plan_reads("chunk-gated", depth=12, general=2, layers=[1, 2, 3])
     with pytest.raises(BadInput, match="unknown strategy of a general memory 'chunked'"):

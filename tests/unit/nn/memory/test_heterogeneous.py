@@ -211,14 +211,6 @@ def test_weights_and_masses_are_recorded(context):
     assert_close(side["heterogeneous/recalled"][0], module.read_queue(Z))
 
 
-@pytest.mark.parametrize("part", ["all", "label", "feature"])
-def test_part_selects_columns(part):
-    module, whole = filled(part=part).eval(), filled().eval()(Z)
-    cut = {"all": slice(None), "label": slice(WIDTH, None), "feature": slice(WIDTH)}[part]
-    assert module(Z).shape == (7, module.width)
-    assert torch.equal(module(Z), whole[:, cut])
-
-
 def test_zero_slots_stay_equal():
     for start, alike in (("zeros", True), ("normal", False)):
         module = neck(start=start, slots=3)
@@ -255,7 +247,7 @@ def test_parameter_control_has_the_two_blocks():
 @pytest.mark.parametrize(("width", "classes"), [(32, 2), (60, 7), (768, 47)])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"slots": 32}, {"real": 0}, {"slots": 0, "across": False}, {"residual": "linear", "project": True}],
+    [{}, {"slots": 32}, {"real": 0}, {"slots": 0, "across": False}],
     ids=str,
 )
 def test_matched_control_has_the_parameters_of_the_memory(width, classes, options):
@@ -342,7 +334,6 @@ def test_published_sizes():
         ({"heads": 5}, r"neck.heads=5 .* 12 .*neck.label_width=7"),
         ({"heads": 0}, "neck.heads.*got 0"),
         ({"context": "all"}, "unknown context 'all'"),
-        ({"part": "half"}, "unknown part 'half'"),
         ({"real": 0, "slots": 0, "across": False}, "neck.real"),
         ({"context": "none", "slots": 0}, "neck.context=none.*slots"),
         ({"real": -1}, "real.*-1"),

@@ -53,15 +53,11 @@ def test_initialisation():
     assert float(module.query.weight.detach().abs().max()) <= 64**-0.5
 
 
-@pytest.mark.parametrize("options", [{}, PUBLISHED, {"top": 2, "mean": True, "similarity": "cosine"}, {"query": "mlp"}])
+@pytest.mark.parametrize("options", [{}, PUBLISHED, {"top": 2, "similarity": "cosine"}])
 def test_read_equals_the_equation(options):
     module, z = memory(temperature=0.5, **options), features()
-    hidden = z
-    if options.get("query") == "mlp":
-        hidden = torch.relu(module.query[0](z))
-    last = module.query[-1] if options.get("query") == "mlp" else module.query
-    requested = (hidden @ last.weight.T + last.bias).view(4, 2, 3)
-    plain = {name: options[name] for name in ("top", "mean", "similarity") if name in options}
+    requested = (z @ module.query.weight.T + module.query.bias).view(4, 2, 3)
+    plain = {name: options[name] for name in ("top", "similarity") if name in options}
     expected = read(requested, module.keys[0], module.values[0], temperature=0.5, **plain).content
     if options.get("project"):
         expected = expected @ module.project.weight.T + module.project.bias
@@ -141,7 +137,7 @@ def test_copy_is_independent_and_can_load_grown_weights():
 
 
 def test_gradients_reach_all_parameters():
-    module = memory(**PUBLISHED, query="mlp")
+    module = memory(**PUBLISHED)
     module.grow(2, domain=1)
     module.read(features()).content.square().sum().backward()
     for name, parameter in module.named_parameters():
@@ -155,7 +151,6 @@ def test_gradients_reach_all_parameters():
         ({"top": 0}, "at least 1"),
         ({"temperature": 0.0}, "temperature.*0"),
         ({"similarity": "dots"}, "did you mean 'dot'"),
-        ({"query": "linar"}, "did you mean 'linear'"),
     ],
 )
 def test_bad_input(options, message):

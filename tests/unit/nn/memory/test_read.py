@@ -36,7 +36,7 @@ def met(query: list[float], key: list[float], similarity: str) -> float:
     return dot / math.sqrt(len(key)) if similarity == "scaled" else dot
 
 
-def naive(query, keys, values, *, similarity="dot", temperature=1.0, top=None, mean=False):
+def naive(query, keys, values, *, similarity="dot", temperature=1.0, top=None):
     """Read one example, head and slot at a time; return the content and {slot: weight} per example and head."""
     content, weights = torch.zeros(B, WIDTH, dtype=torch.float64), []
     for i in range(B):
@@ -50,7 +50,7 @@ def naive(query, keys, values, *, similarity="dot", temperature=1.0, top=None, m
             weights.append({m: math.exp(logits[m]) / total for m in best})
             for m in best:
                 value = values[h, m] if values.dim() == 3 else values[m]
-                content[i] += weights[-1][m] * value / (HEADS if mean else 1)
+                content[i] += weights[-1][m] * value
     return content, weights
 
 
@@ -59,13 +59,12 @@ def naive(query, keys, values, *, similarity="dot", temperature=1.0, top=None, m
     similarity=st.sampled_from(SIMILARITIES),
     temperature=st.sampled_from([0.3, 1.0, 2.5]),
     top=st.sampled_from([None, 1, 3, SLOTS, SLOTS + 9]),
-    mean=st.booleans(),
     seed=st.integers(0, 99),
 )
 @settings(max_examples=25, deadline=None)
-def test_read_equals_a_naive_loop(keys_per_head, values_per_head, similarity, temperature, top, mean, seed):
+def test_read_equals_a_naive_loop(keys_per_head, values_per_head, similarity, temperature, top, seed):
     query, keys, values = (t.detach() for t in parts(keys_per_head, values_per_head, seed))
-    options = {"similarity": similarity, "temperature": temperature, "top": top, "mean": mean}
+    options = {"similarity": similarity, "temperature": temperature, "top": top}
     result = read(query, keys, values, **options)
     content, weights = naive(query, keys, values, **options)
     assert_close(result.content, content)
@@ -84,7 +83,7 @@ def test_read_equals_a_naive_loop(keys_per_head, values_per_head, similarity, te
 @pytest.mark.parametrize(("keys_per_head", "values_per_head"), LAYOUTS)
 def test_gradcheck(keys_per_head, values_per_head, top, similarity):
     def content(*tensors: Tensor) -> Tensor:
-        return read(*tensors, top=top, similarity=similarity, temperature=0.7, mean=True).content
+        return read(*tensors, top=top, similarity=similarity, temperature=0.7).content
 
     tensors = parts(keys_per_head, values_per_head)
     assert torch.autograd.gradcheck(content, tensors, fast_mode=True)

@@ -33,31 +33,28 @@ def far(a, b):
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("dtype", CLOSE, ids=str)
 @pytest.mark.parametrize("shape", [{}, {"hot": True}, {"k": 1, "b": 1}, {"m": 30}, {"d": 33, "k": 37}], ids=str)
-@pytest.mark.parametrize("sparse", [False, True])
-def test_values_and_gradients_equal_a_naive_sum(dtype, device, shape, sparse):
-    check(dtype, device, shape, sparse)
+def test_values_and_gradients_equal_a_naive_sum(dtype, device, shape):
+    check(dtype, device, shape)
 
 
 @pytest.mark.parametrize("device", KERNEL_DEVICES)
 @pytest.mark.parametrize("d", [1, 2, 3, 64, 72])
-@pytest.mark.parametrize("sparse", [False, True])
-def test_kernels_handle_every_width(device, d, sparse, monkeypatch):
+def test_kernels_handle_every_width(device, d, monkeypatch):
     if device == "cpu":
         interpret_kernels(monkeypatch, read)
-    check(torch.float32, device, {"m": 30, "b": 3, "d": d}, sparse)
+    check(torch.float32, device, {"m": 30, "b": 3, "d": d})
 
 
-def check(dtype, device, shape, sparse):
+def check(dtype, device, shape):
     table, rows, weights, grad = case(dtype, device, **shape)
     t, w = table.clone().requires_grad_(), weights.clone().requires_grad_()
     exact = table.double().requires_grad_(), weights.double().requires_grad_()
-    result, expected = weighted_rows(t, rows, w, sparse=sparse), naive(exact[0], rows, exact[1])
+    result, expected = weighted_rows(t, rows, w), naive(exact[0], rows, exact[1])
     by_table, by_weights = torch.autograd.grad(result, (t, w), grad)
     wanted_grads = torch.autograd.grad(expected, exact, grad.double())
-    assert by_table.is_sparse == sparse
     assert result.dtype == by_table.dtype == by_weights.dtype == dtype
     assert far(result, expected) < CLOSE[dtype]
-    assert far(by_table.to_dense(), wanted_grads[0]) < CLOSE[dtype]
+    assert far(by_table, wanted_grads[0]) < CLOSE[dtype]
     assert far(by_weights, wanted_grads[1]) < CLOSE[dtype]
 
 
@@ -96,12 +93,11 @@ def test_weights_with_higher_precision():
     assert torch.autograd.grad(result, w, grad)[0].dtype == torch.float32
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_gradient_works_with_optimizers(sparse):
+def test_gradient_works_with_optimizers():
     table, rows, weights, _ = case(torch.float32, "cpu")
     t = torch.nn.Parameter(table.clone())
-    optimizer = torch.optim.SparseAdam([t], lr=0.1) if sparse else torch.optim.Adam([t], lr=0.1, fused=True)
-    weighted_rows(t, rows, weights, sparse=sparse).square().sum().backward()
+    optimizer = torch.optim.Adam([t], lr=0.1, fused=True)
+    weighted_rows(t, rows, weights).square().sum().backward()
     optimizer.step()
     moved = (t.detach() != table).any(dim=1).nonzero().flatten()
     assert torch.equal(moved, rows.unique())

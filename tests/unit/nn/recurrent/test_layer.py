@@ -44,7 +44,7 @@ def naive(module: RecurrentLayer, x: torch.Tensor, lengths: torch.Tensor) -> tor
             result = {}
             for step, i in enumerate(order):
                 entering = row[i] @ module.by_input[g]
-                if keys is not None and (step > 0 or module.options.first_read == "uniform"):
+                if keys is not None and step > 0:
                     raw = [torch.exp(h @ key) for key in keys[g]]
                     content = sum(a / sum(raw) * value for a, value in zip(raw, values[g], strict=True))
                     entering = entering + content @ module.by_content[g]
@@ -67,9 +67,8 @@ def naive(module: RecurrentLayer, x: torch.Tensor, lengths: torch.Tensor) -> tor
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("slots", [0, 4])
-@pytest.mark.parametrize("first_read", ["zero", "uniform"])
-def test_layer_equals_a_naive_loop(cell, slots, first_read):
-    module, x = net(cell, slots=slots, first_read=first_read), texts().requires_grad_()
+def test_layer_equals_a_naive_loop(cell, slots):
+    module, x = net(cell, slots=slots), texts().requires_grad_()
     if slots:
         module.grow(3, domain=1)
     learned = [x, *module.parameters()]
@@ -162,9 +161,8 @@ def test_reversed_inputs_swap_directions():
     assert_close(other(turned, LENGTHS).last(), torch.cat([backwards, forwards], -1))
 
 
-@pytest.mark.parametrize("first_read", ["zero", "uniform"])
-def test_first_segments_equal_the_layer_before_growth(first_read):
-    module, x = net(dtype=torch.float32, first_read=first_read), texts(torch.float32)
+def test_first_segments_equal_the_layer_before_growth():
+    module, x = net(dtype=torch.float32), texts(torch.float32)
     before = [module(x, LENGTHS).last()]
     for domain in (1, 2):
         new = module.grow(3, domain=domain)
@@ -175,8 +173,7 @@ def test_first_segments_equal_the_layer_before_growth(first_read):
     for segments, then in enumerate(before, start=1):
         assert torch.equal(module(x, LENGTHS, segments=segments).last(), then)
     assert not torch.equal(before[0][1], before[1][1])
-    # with one step the first read is the only one
-    assert torch.equal(before[0][2], before[1][2]) == (first_read == "zero")
+    assert torch.equal(before[0][2], before[1][2])  # with one step there is no read
     for segments in (0, 4):
         with pytest.raises(BadInput, match=r"segments.*between 1 and 3"):
             module(x, LENGTHS, segments=segments)
@@ -252,7 +249,6 @@ def test_large_scores_do_not_overflow():
 def test_bad_input():
     for options, message in [
         ({"cell": "lsmt"}, "did you mean 'lstm'"),
-        ({"first_read": "none"}, "first read"),
         ({"slots": -1}, "at least 0"),
         ({"directions": 3}, "directions.*3"),
     ]:
