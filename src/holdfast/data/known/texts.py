@@ -12,6 +12,7 @@ from holdfast.core.seeds import generator
 from holdfast.data.dataset import SPLITS, Dataset
 from holdfast.data.known.base import TABLE_FILE, KnownSet, rename_codes
 from holdfast.data.raw import Texts
+from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.table import read_table
 
 LEAKS = ("keep", "drop")
@@ -33,7 +34,7 @@ def read_texts(
     path = known.find(data_dir, f"{TABLE_FILE.format(known.name)} into FOLDER, with {_columns(known)}")
     several = len(known.domains) > 1
     need = ("label", "domain") if several else ("label",)
-    dataset = read_table(path, columns={"split": ""} if draw else None, need=need)
+    dataset = read_table(path, ReadOptions({"split": ""} if draw else None, need))
     if not isinstance(dataset.raw, Texts) or (dataset.raw.second is not None) != pairs:
         raise BadInput(f"{path} does not have the columns of {known.name}: it needs {_columns(known)}")
     unlabelled = np.isin(dataset.y, [dataset.classes.index(label) for label in NO_LABEL if label in dataset.classes])

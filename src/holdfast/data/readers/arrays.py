@@ -13,7 +13,7 @@ from holdfast.core.files import open_limit
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Pixels, Raw, Vectors
 from holdfast.data.readers.codes import CodeColumn, coded_dataset, times
-from holdfast.data.readers.columns import SYNONYMS, find, listed
+from holdfast.data.readers.columns import DEFAULT, SYNONYMS, ReadOptions, find, listed
 
 _ROLES = {
     "features": ("x", "features", "data", "images", "inputs", "embeddings"),
@@ -29,11 +29,10 @@ MAX_RATIO = 200  # beyond that, the maximum compression ratio: real arrays and t
 MAX_MEMBERS = 1_000_000
 
 
-def read_arrays(
-    path: Path, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain")
-) -> Dataset:
-    """Read a .npz file; `columns` maps roles to array names, `need` lists the roles that must be present."""
-    arrays = _load(path, columns or {}, need)
+def read_arrays(path: Path, options: ReadOptions = DEFAULT) -> Dataset:
+    """Read a .npz file, whose arrays are the columns."""
+    need = options.need
+    arrays = _load(path, options.columns or {}, need)
     raw = _raw(path, arrays["features"])
     for role, values in arrays.items():
         if len(values) != len(raw):
