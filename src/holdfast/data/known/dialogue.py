@@ -73,7 +73,7 @@ def _draw(ubuntu: Dataset) -> np.ndarray:
     limits = DRAWN if ubuntu.split is not None else {"all": sum(DRAWN.values())}
     chosen = []
     for kind, size in limits.items():
-        rows = np.arange(len(ubuntu)) if ubuntu.split is None else np.flatnonzero(ubuntu.split == SPLITS.index(kind))
+        rows = np.arange(len(ubuntu)) if kind == "all" else np.flatnonzero(ubuntu.split_codes == SPLITS.index(kind))
         order = torch.randperm(len(rows), generator=generator(0, "dialogue", kind)).numpy()
         chosen.append(rows[order[:size]])
     return np.sort(np.concatenate(chosen))

@@ -79,15 +79,13 @@ def draw_split(dataset: Dataset, sizes: Mapping[str, int], seed: int) -> np.ndar
 
 def _is_leaked(dataset: Dataset) -> np.ndarray:
     """Return a mask (n,) of validation and test rows whose text is also in the training split."""
-    if dataset.split is None:
-        return np.zeros(len(dataset), dtype=bool)
     texts = dataset.raw.take(np.arange(len(dataset)))
-    seen = {text for text, split in zip(texts, dataset.split, strict=True) if split == 0}
-    return np.asarray([split > 0 and text in seen for text, split in zip(texts, dataset.split, strict=True)])
+    pairs = list(zip(texts, dataset.split_codes, strict=True))
+    seen = {text for text, split in pairs if split == 0}
+    return np.asarray([split > 0 and text in seen for text, split in pairs], dtype=bool)
 
 
 def _count(dataset: Dataset, leaked: np.ndarray) -> str:
     """Return for example `52 of 139 test and 43 of 114 valid`."""
-    split = np.full(len(dataset), -1) if dataset.split is None else dataset.split
-    rows = {kind: split == SPLITS.index(kind) for kind in ("test", "valid")}
+    rows = {kind: dataset.split_codes == SPLITS.index(kind) for kind in ("test", "valid")}
     return " and ".join(f"{int((leaked & at).sum()):,} of {int(at.sum()):,} {kind}" for kind, at in rows.items())

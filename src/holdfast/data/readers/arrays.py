@@ -23,7 +23,7 @@ _ROLES = {
     "time": SYNONYMS["time"],
     "id": ("ids", *SYNONYMS["id"]),
 }
-_DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, RuntimeError, MemoryError)
+DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError, NotImplementedError, RuntimeError, OSError)
 MIN_LIMIT = 1 << 30  # bytes that any archive may unpack to
 MAX_RATIO = 200  # beyond that, the maximum compression ratio: real arrays and texts compress less
 MAX_MEMBERS = 1_000_000
@@ -68,7 +68,7 @@ def _load(path: Path, columns: Mapping[str, str], need: Collection[str]) -> dict
                     raise BadInput(f"{path} has no {role} {array}: it has {listed(file.files)}; {fix}")
     except BadInput:
         raise
-    except _DAMAGED as error:
+    except (*DAMAGED_ZIP, ValueError, KeyError, MemoryError) as error:
         if limited := open_limit(error):
             raise limited from error
         if "allow_pickle" in str(error):
@@ -143,7 +143,7 @@ def check_zip(path: Path, *, minimum: int | None = None, fix: str = "pack it aga
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as opened:
             members = opened.infolist()
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
+    except (*DAMAGED_ZIP, ValueError) as error:
         kind = ".npz file" if path.suffix == ".npz" else "zip"
         raise open_limit(error) or BadInput(f"{path} is damaged or not a {kind} ({error}): {fix}") from error
     unpacked, packed = sum(member.file_size for member in members), path.stat().st_size

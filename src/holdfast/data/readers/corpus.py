@@ -55,7 +55,7 @@ def _read_column(path: Path, options: ReadOptions) -> Dataset:
 def _pack(dataset: Dataset, limit: int) -> Dataset:
     """Concatenate successive documents of the same domain and split up to `limit` characters."""
     check_at_least(1, pack=limit)
-    split = np.full(len(dataset), -1) if dataset.split is None else dataset.split
+    split = dataset.split_codes
     groups: list[list[str]] = []
     first: list[int] = []  # row of the first document per group
     length = 0

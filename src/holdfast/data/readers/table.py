@@ -223,6 +223,13 @@ def column_finder(path: Path, columns: Mapping[str, str] | None) -> ColumnFinder
     return ColumnFinder(str(path), formats.read_schema(path).names, columns)
 
 
+def role_rows(path: Path, columns: Mapping[str, str]) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
+    """Yield the number of each row, its values by role, and those of the roles in `METADATA` alone."""
+    for number, row in enumerate(formats.iter_rows(path, list(columns.values())), start=1):
+        values = {role: row[name] for role, name in columns.items()}
+        yield number, values, {role: values[role] for role in METADATA if role in values}
+
+
 def unlabelled_dataset(path: Path, raw: Raw, metadata: Mapping[str, Sequence[Any]], **fields: Any) -> Dataset:
     """Build a data set without labels; `metadata` holds domain, split and id per example where present."""
     coded = {role: CodeColumn() for role in ("domain", "split") if role in metadata}

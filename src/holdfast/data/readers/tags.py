@@ -13,9 +13,9 @@ from holdfast.data.dataset import SPLITS, Dataset
 from holdfast.data.raw import Records
 from holdfast.data.readers.codes import SPLIT_NAMES
 from holdfast.data.readers.columns import ReadOptions
-from holdfast.data.readers.formats import iter_rows, read_lines
+from holdfast.data.readers.formats import read_lines
 from holdfast.data.readers.images import files_below
-from holdfast.data.readers.table import METADATA, column_finder, unlabelled_dataset
+from holdfast.data.readers.table import METADATA, column_finder, role_rows, unlabelled_dataset
 
 TABLES = (".csv", ".jsonl", ".ndjson", ".parquet")
 CONLL = (".conll", ".conll03", ".bio", ".iob", ".iob2", ".tsv", ".txt", ".train", ".testa", ".testb")
@@ -72,14 +72,14 @@ def _read_table(path: Path, columns: Mapping[str, str] | None, required: bool) -
         present["tokens"] = text
     if "tokens" not in present:
         raise finder.missing("tokens")
-    for number, row in enumerate(iter_rows(path, list(present.values())), start=1):
-        words = _as_list(row[present["tokens"]])
-        tags = _as_list(row[present["tags"]]) if "tags" in present else None
+    for number, row, metadata in role_rows(path, present):
+        words = _as_list(row["tokens"])
+        tags = _as_list(row["tags"]) if "tags" in row else None
         if not words or any(not word.strip() for word in words):
             raise BadInput(f"{path}: row {number}, column '{present['tokens']}' has no words or a blank one: remove it")
         if tags is not None and len(tags) != len(words):
             raise BadInput(f"{path}: row {number} has {len(words)} words but {len(tags)} tags: write one tag per word")
-        yield words, tags, {role: row[present[role]] for role in METADATA if role in present}
+        yield words, tags, metadata
 
 
 def _as_list(value: Any) -> list[str]:
