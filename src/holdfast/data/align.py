@@ -87,8 +87,8 @@ def with_classes(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
     if not classes:
         return replace(dataset, y=np.full(len(dataset), -1, dtype=np.int64), classes=())
     known = {name: i for i, name in enumerate(classes)}
-    table = np.asarray([*(known.get(name, -2) for name in dataset.classes), -1], dtype=np.int64)
-    y = table[dataset.y]
+    recoded = dataset.recoded(classes, [known.get(name, -2) for name in dataset.classes])
+    y = recoded.y
     if (y == -2).any():
         row = int((y == -2).argmax())
         label, shown = dataset.classes[dataset.y[row]], ", ".join(classes[:10]) + (", ..." if len(classes) > 10 else "")
@@ -96,7 +96,7 @@ def with_classes(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
         raise BadInput(f"{dataset.name}: row {row + 1} has the label '{label}', which the model does not have: {fix}")
     if (y < 0).any():
         raise BadInput(f"{dataset.name}: row {(y < 0).argmax() + 1} has no label: fill it in or remove the row")
-    return replace(dataset, y=y, classes=classes)
+    return recoded
 
 
 def with_labels(dataset: Dataset, names: tuple[str, ...]) -> Dataset:

@@ -11,6 +11,7 @@ import numpy as np
 
 from holdfast.core.table import NUMERIC, TableRows
 from holdfast.data.dataset import Dataset
+from holdfast.data.readers.columns import listed
 
 MIN_ROWS = 20  # with fewer, a column can equal the label by chance
 SAMPLE = 1000  # rows that rule out most columns
@@ -94,7 +95,7 @@ def copies_note(dataset: Dataset) -> str:
     names = label_copies(dataset)
     if not names:
         return ""
-    shown = ", ".join(map(repr, names[:12])) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-    which = f"the column {shown} determines" if len(names) == 1 else f"each of the columns {shown} determines"
+    which = "the column" if len(names) == 1 else "each of the columns"
     fix = f"; --column ignore={','.join(names[:12])} leaves {'it' if len(names) == 1 else 'them'} out"
+    which = f"{which} {listed(names)} determines"
     return f"{which} the label exactly and may be the label under another name{'' if dataset.columns is None else fix}"

@@ -53,6 +53,11 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.raw)
 
+    @cached_property
+    def split_codes(self) -> np.ndarray:
+        """The split of each row (n,), -1 without one."""
+        return np.full(len(self), -1) if self.split is None else self.split
+
     def rows_of(self, domain: str) -> np.ndarray:
         """Return the rows of one domain in file order."""
         return np.flatnonzero(self.domain == self.domains.index(domain))
@@ -127,8 +132,12 @@ class Dataset:
         return replace(self, raw=Subset(self.raw, rows), ids=ids, carried=carried, **codes)
 
     def with_notes(self, *notes: str) -> Dataset:
-        """Return the data set with further messages for the user."""
-        return replace(self, notes=(*self.notes, *notes))
+        """Return the data set with further messages for the user; empty ones are left out."""
+        return replace(self, notes=(*self.notes, *filter(None, notes)))
+
+    def recoded(self, classes: Sequence[str], codes: Sequence[int] | np.ndarray) -> Dataset:
+        """Return the data set with other classes; `codes` has the new code of each class, and -1 stays."""
+        return replace(self, y=np.append(codes, -1).astype(np.int64)[self.y], classes=tuple(classes))
 
     def as_one_domain(self, name: str) -> Dataset:
         """Return the same examples as a single domain of this name."""
@@ -167,14 +176,14 @@ def join(datasets: Sequence[Dataset]) -> Dataset:
         raise BadInput(f"the domain '{duplicates[0]}' occurs in two of {name}: rename it in one of them")
     classes = tuple(dict.fromkeys(label for dataset in datasets for label in dataset.classes))
     offsets = np.cumsum([0, *(len(dataset.domains) for dataset in datasets)])
-    splits = [np.full(len(dataset), -1) if dataset.split is None else dataset.split for dataset in datasets]
     y = [
         dataset.y if dataset.targets is not None
-        else np.asarray([*map(classes.index, dataset.classes), -1], dtype=np.int64)[dataset.y]
+        else dataset.recoded(classes, [classes.index(name) for name in dataset.classes]).y
         for dataset in datasets
     ]  # fmt: skip
     domain = [dataset.domain + start for dataset, start in zip(datasets, offsets[:-1], strict=True)]
-    split = None if all(dataset.split is None for dataset in datasets) else np.concatenate(splits).astype(np.int64)
+    split = np.concatenate([dataset.split_codes for dataset in datasets]).astype(np.int64)
+    split = None if all(dataset.split is None for dataset in datasets) else split
     notes, raw = tuple(note for dataset in datasets for note in dataset.notes), Concat([d.raw for d in datasets])
     y, domain = np.concatenate(y), np.concatenate(domain)
     targets = _joined_targets(datasets, classes)

@@ -16,6 +16,7 @@ from holdfast.core.errors import BadInput, check_known
 from holdfast.data.dataset import Dataset
 from holdfast.data.readers import formats
 from holdfast.data.readers.arrays import read_arrays
+from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.corpus import read_corpus
 from holdfast.data.readers.excel import SUFFIX as EXCEL
 from holdfast.data.readers.excel import read_excel
@@ -55,21 +56,17 @@ def load_data(
     """
     if isinstance(data, Dataset):
         return data
-    data = as_frame(data)
+    data, options = as_frame(data), ReadOptions(columns, need, skip_bad, carry)
     if isinstance(data, pd.DataFrame) and form == "table":
-        return read_frame(data, columns=columns, need=need, skip_bad=skip_bad, carry=carry)
+        return read_frame(data, options)
     if not isinstance(data, str | Path):
         kinds = "a path, the name of a data set or a Dataset" + (" or a DataFrame" if form == "table" else "")
         raise BadInput(f"data must be {kinds}, got a {type(data).__name__}: write it to a file")
     source, text = _split_settings(data, known)
     settings = _parse_settings(text)
     if "shift" in settings:  # the shift defines the domains
-        need = [role for role in need if role != "domain"]
-    reader = _reader(source, known, data_dir, form, columns, need, skip_bad)
-    if reader.func is read_excel:
-        reader = partial(reader, carry=carry)
-    elif carry:
-        raise _no_columns(data)
+        options = replace(options, need=[role for role in need if role != "domain"])
+    reader = _reader(source, options, form=form, known=known, data_dir=data_dir)
     parameters = inspect.signature(reader).parameters.values()
     accepted = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in reader.keywords]
     for key in settings:
@@ -93,11 +90,11 @@ def load_chunks(
     """
     if not isinstance(data, Dataset):
         source, text = _split_settings(data, READERS)
-        reader = _reader(source, READERS, None, form, columns, (), skip_bad)
+        reader = _reader(source, ReadOptions(columns, (), skip_bad, carry), form=form)
         if reader.func is read_table and not text:
-            yield from table_chunks(*reader.args, **reader.keywords, rows=rows, carry=carry)
+            yield from table_chunks(*reader.args, rows=rows)
             return
-    if carry and isinstance(data, Dataset):
+    elif carry:
         raise _no_columns(data.name)
     dataset = load_data(data, columns=columns, need=(), form=form, skip_bad=skip_bad, carry=carry)
     for start in range(0, len(dataset), rows):
@@ -110,51 +107,48 @@ def _no_columns(data: str | Path) -> BadInput:
 
 
 def _reader(
-    data: str | Path, known: Mapping[str, Reader], data_dir: Path | None, form: str,
-    columns: Mapping[str, str] | None, need: Collection[str], skip_bad: bool,
+    data: str | Path, options: ReadOptions, *, form: str, known: Mapping[str, Reader] = READERS,
+    data_dir: Path | None = None,
 ) -> partial[Dataset]:  # fmt: skip
     """Return the reader for a name or path, with everything but its settings bound."""
-    reader = _any_reader(data, known, data_dir, form, columns, need)
-    if reader.func in (read_table, read_molecules, read_excel):
-        return partial(reader, skip_bad=skip_bad)
-    if skip_bad:
+    if isinstance(data, str) and data in known:
+        reader = partial(known[data], data_dir=data_dir)
+    else:
+        path = Path(data).expanduser()
+        if data == "":  # as a path, this would be the current folder
+            raise BadInput("the data has an empty name: pass a file, a folder or the name of a data set")
+        if not path.exists():
+            near = difflib.get_close_matches(str(data), known, n=3, cutoff=0.5)
+            hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "check the path;"
+            fix = f"{hint} `holdfast list datasets` lists all names"
+            raise BadInput(f"'{data}' is not a file, a folder or a data set: {fix}")
+        reader = _path_reader(path, options, form)
+    if options.skip_bad and reader.func not in (read_table, read_molecules, read_excel):
         raise BadInput(f"--skip-bad leaves rows of a table out, but {data} is not such a table: remove the option")
+    if options.carry and reader.func not in (read_table, read_excel):
+        raise _no_columns(data)
     return reader
 
 
-def _any_reader(
-    data: str | Path, known: Mapping[str, Reader], data_dir: Path | None, form: str,
-    columns: Mapping[str, str] | None, need: Collection[str],
-) -> partial[Dataset]:  # fmt: skip
-    if isinstance(data, str) and data in known:
-        return partial(known[data], data_dir=data_dir)
-    path = Path(data).expanduser()
-    if data == "":  # as a path, this would be the current folder
-        raise BadInput("the data has an empty name: pass a file, a folder or the name of a data set")
-    if not path.exists():
-        near = difflib.get_close_matches(str(data), known, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "check the path;"
-        fix = f"{hint} `holdfast list datasets` lists all names"
-        raise BadInput(f"'{data}' is not a file, a folder or a data set: {fix}")
+def _path_reader(path: Path, options: ReadOptions, form: str) -> partial[Dataset]:
+    suffix = path.suffix.lower()
     if form in FORMS:
-        return partial(FORMS[form], path, columns=columns, need=need)
-    graphs = (path.is_dir() or path.suffix.lower() in GRAPH_SUFFIXES) and holds_graphs(path)
-    if (graphs or path.is_dir()) and columns:
-        raise BadInput(f"{path} holds {'graphs' if graphs else 'images'}, which have no columns: remove --column")
+        return partial(FORMS[form], path, options)
+    graphs = (path.is_dir() or suffix in GRAPH_SUFFIXES) and holds_graphs(path)
     if graphs or path.is_dir():
-        return partial(read_graphs, path) if graphs else partial(read_images, path, need=need)
-    if path.suffix.lower() == EXCEL:
-        return partial(read_excel, path, columns=columns, need=need)
-    if path.suffix.lower() == ".npz":
-        return partial(read_arrays, path, columns=columns, need=need)
-    smiles = smiles_column(path, columns)
+        if options.columns:
+            kind = "graphs" if graphs else "images"
+            raise BadInput(f"{path} holds {kind}, which have no columns: remove --column")
+        return partial(read_graphs, path) if graphs else partial(read_images, path, options)
+    if suffix in (EXCEL, ".npz"):
+        return partial(read_excel if suffix == EXCEL else read_arrays, path, options)
+    smiles = smiles_column(path, options.columns)
     if smiles is not None:
-        return partial(read_molecules, path, smiles, columns=columns, need=need)
-    if path.suffix.lower() in formats.SUFFIXES:
-        return partial(read_table, path, columns=columns, need=need)
-    fix = (
-        f"use one of {', '.join((*formats.SUFFIXES, EXCEL, '.npz', *GRAPH_SUFFIXES))}, or a folder of images or graphs"
-    )
+        return partial(read_molecules, path, smiles, options)
+    if suffix in formats.SUFFIXES:
+        return partial(read_table, path, options)
+    suffixes = ", ".join((*formats.SUFFIXES, EXCEL, ".npz", *GRAPH_SUFFIXES))
+    fix = f"use one of {suffixes}, or a folder of images or graphs"
     raise BadInput(f"{path} has the unknown suffix '{path.suffix}': {fix}")
 
 

@@ -42,8 +42,7 @@ def _strata(dataset: Dataset) -> np.ndarray:
         y = np.searchsorted(edges, dataset.targets, side="right")
     else:
         y = dataset.y
-    split = np.zeros(len(dataset), dtype=np.int64) if dataset.split is None else dataset.split
-    _, strata = np.unique(np.stack([dataset.domain, split, y]), axis=1, return_inverse=True)
+    _, strata = np.unique(np.stack([dataset.domain, dataset.split_codes, y]), axis=1, return_inverse=True)
     return np.asarray(strata).reshape(-1)
 
 

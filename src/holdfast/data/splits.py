@@ -49,9 +49,8 @@ class DomainRows:
 
         `strata` are those of all rows of the data set.
         """
-        splits = {}
-        if dataset.split is not None and (dataset.split[rows] >= 0).any():
-            splits = {kind: rows[dataset.split[rows] == i] + start for i, kind in enumerate(SPLITS)}
+        split = dataset.split_codes[rows]
+        splits = {kind: rows[split == i] + start for i, kind in enumerate(SPLITS)} if (split >= 0).any() else {}
         return DomainRows(
             domain, rows + start, splits, dataset.more_domains_hint, None if strata is None else strata[rows]
         )
@@ -233,7 +232,6 @@ def row_hashes(dataset: Dataset, rows: np.ndarray) -> list[str]:
 
 def split_parts(dataset: Dataset, split: int) -> tuple[Part, ...]:
     """Return the rows of one split per domain, without empty domains."""
-    assert dataset.split is not None
-    marked = dataset.split == split
+    marked = dataset.split_codes == split
     rows = {name: np.flatnonzero(marked & (dataset.domain == i)) for i, name in enumerate(dataset.domains)}
     return tuple(Part(name, selected) for name, selected in rows.items() if len(selected))

@@ -60,7 +60,25 @@ def _are_ids(values: np.ndarray, counts: np.ndarray, *, table: bool) -> bool:
     return bool(numbered and balanced) if table else bool(numbered or balanced)
 
 
-def without_codes(dataset: Dataset) -> tuple[Dataset, str]:
+def infer_task(dataset: Dataset) -> Dataset:
+    """Return the data set as the targets of a regression if its labels are many numbers; note labels like red|blue."""
+    if dataset.task or not dataset.classes:
+        return dataset
+    dataset = _without_codes(dataset)
+    if summary := measurements(dataset):
+        note = f"{summary}, so that the task is regress; with --task classify each number is a class"
+        return numeric_targets(dataset, task="regress").with_notes(note)
+    if len(dataset.classes) > FEW and np.isfinite(_numbers(dataset.classes)[0]).all():
+        note = f"the {len(dataset.classes)} distinct numbers of the label are classes"
+        return dataset.with_notes(f"{note}; --task regress predicts numbers")
+    if separator := separator_in(dataset):
+        example = next(name for name in dataset.classes if separator in name)
+        note = f"labels such as '{example}' contain '{separator}' and are one class each"
+        return dataset.with_notes(f"{note}; if they are several labels per example, use --task multilabel")
+    return dataset
+
+
+def _without_codes(dataset: Dataset) -> Dataset:
     """Return the rows whose label is a number, with a note, if other labels are codes such as 'N/D'; else all rows.
 
     Codes are at most 30 texts in at most 20% of the rows, next to measurements.
@@ -69,27 +87,15 @@ def without_codes(dataset: Dataset) -> tuple[Dataset, str]:
     codes = [name for name, number in zip(dataset.classes, valid, strict=True) if not number]
     is_code = np.append(~valid, False)[dataset.y]
     if dataset.targets is not None or not 0 < len(codes) <= MAX_CODES or 5 * is_code.sum() > len(dataset):
-        return dataset, ""
-    table = np.append(np.where(valid, np.cumsum(valid) - 1, -1), -1)
-    rows = dataset.subset(np.flatnonzero(~is_code))
-    names = tuple(name for name, number in zip(dataset.classes, valid, strict=True) if number)
-    rows = replace(rows, y=table[rows.y], classes=names)
+        return dataset
+    names = [name for name, number in zip(dataset.classes, valid, strict=True) if number]
+    rows = dataset.subset(np.flatnonzero(~is_code)).recoded(names, np.where(valid, np.cumsum(valid) - 1, -1))
     if not measurements(rows):
-        return dataset, ""
+        return dataset
     count = int(is_code.sum())
     labels = f"{count:,} row{'s' * (count > 1)} with a label such as {codes[0]!r}"
-    return rows, f"{labels} are left out, because the other labels are measurements; --task classify keeps all rows"
-
-
-def levels_note(dataset: Dataset) -> str:
-    """Return a note on numbers that are read as classes but could be measured values; empty if there is none."""
-    if (
-        dataset.targets is not None
-        or len(dataset.classes) <= FEW
-        or not np.isfinite(_numbers(dataset.classes)[0]).all()
-    ):
-        return ""
-    return f"the {len(dataset.classes)} distinct numbers of the label are classes; --task regress predicts numbers"
+    cause = "because the other labels are measurements; --task classify keeps all rows"
+    return rows.with_notes(f"{labels} are left out, {cause}")
 
 
 def numeric_targets(dataset: Dataset, *, task: str) -> Dataset:
@@ -103,9 +109,8 @@ def numeric_targets(dataset: Dataset, *, task: str) -> Dataset:
             fix = "write a finite number, or use --task classify"
             raise BadInput(f"{dataset.name}: row {row} has the label '{name}', which is not a number: {fix}")
     values = np.asarray([*numbers, np.nan], dtype=np.float64)[dataset.y]
-    notes = [f"labels are read as numbers with {form}"] if form else []
     converted = replace(dataset, y=np.where(dataset.y < 0, -1, 0), classes=(), targets=values, task=task)
-    return converted.with_notes(*notes)
+    return converted.with_notes(f"labels are read as numbers with {form}" if form else "")
 
 
 def _numbers(names: Sequence[str]) -> tuple[list[float], str]:
@@ -178,8 +183,7 @@ def ordered_levels(dataset: Dataset, order: Sequence[str] | None, *, task: str) 
         missing = [name for name in dataset.classes if name not in names]
         fault = f"lacks the label '{missing[0]}'" if missing else "names levels that do not occur"
         raise BadInput(f"task.order {fault}: the labels of {dataset.name} are {shown}")
-    codes = np.asarray([*map(names.index, dataset.classes), -1], dtype=np.int64)
-    return replace(dataset, y=codes[dataset.y], classes=names, task=task)
+    return replace(dataset.recoded(names, [names.index(name) for name in dataset.classes]), task=task)
 
 
 def _split(name: str, separator: str) -> list[str]:

@@ -35,7 +35,7 @@ from holdfast.data.readers.columns import listed
 from holdfast.data.readers.memory import Source
 from holdfast.data.sampling import nested_order, sample_sizes
 from holdfast.data.splits import rows_by_domain
-from holdfast.data.targets import levels_note, measurements, separator_in, without_codes
+from holdfast.data.targets import infer_task
 from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled, unlabelled_parts, with_empty_labels
 from holdfast.defaults import FEW_DOMAINS, FEWEST_ENCODED
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation
@@ -365,35 +365,16 @@ def training_data(
         raise BadInput(f"the task {task} does not use unlabelled examples: leave --unlabelled and --empty-labels out")
     need = [role for role in target.needs if empty_labels == EMPTY_LABELS[0] or role != "label"]
     dataset = load_data(data, columns=columns, need=need, data_dir=data_dir, form=target.data_form, skip_bad=skip_bad)
-    dataset = target.convert(dataset) if task else _with_inferred_task(dataset)
+    dataset = target.convert(dataset) if task else infer_task(dataset)
     dataset = with_empty_labels(dataset) if empty_labels != EMPTY_LABELS[0] else dataset
     dataset = dataset.checked(labels=bool(target.predicts))
     dataset = dataset if examples is None else dataset.limited(examples)
-    if note := copies_note(dataset):
-        dataset = dataset.with_notes(note)
+    dataset = dataset.with_notes(copies_note(dataset))
     if unlabelled is None:
         return dataset
     inputs = {role: name for role, name in (columns or {}).items() if role not in ("label", "split")}
     extra = load_data(unlabelled, columns=inputs, need=(), data_dir=data_dir, form=target.data_form, skip_bad=skip_bad)
     return add_unlabelled(dataset, extra if examples is None else extra.limited(examples))
-
-
-def _with_inferred_task(dataset: Dataset) -> Dataset:
-    """Return the data set as the targets of a regression if its labels are many numbers; note labels like red|blue."""
-    if dataset.task or not dataset.classes:
-        return dataset
-    dataset, omitted = without_codes(dataset)
-    dataset = dataset.with_notes(omitted) if omitted else dataset
-    if summary := measurements(dataset):
-        note = f"{summary}, so that the task is regress; with --task classify each number is a class"
-        return catalog.build("tasks", "regress", options={}).convert(dataset).with_notes(note)
-    if note := levels_note(dataset):
-        return dataset.with_notes(note)
-    if separator := separator_in(dataset):
-        example = next(name for name in dataset.classes if separator in name)
-        note = f"labels such as '{example}' contain '{separator}' and are one class each"
-        return dataset.with_notes(f"{note}; if they are several labels per example, use --task multilabel")
-    return dataset
 
 
 def choose_device(name: str) -> torch.device:

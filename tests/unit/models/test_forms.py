@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from holdfast.core.errors import BadInput
+from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.dates import FORMS
 from holdfast.data.readers.forms import ModelColumns, from_json, to_json
 from holdfast.data.readers.memory import read_frame
@@ -42,7 +43,7 @@ def folder(tmp_path_factory):
 def rows_read(folder, path) -> dict[str, list[float]]:
     """Return the numbers that the model's reader finds in a file."""
     saved = load_model(folder)
-    dataset = saved.align(read_table(path, columns=saved.read_columns(None), need=()))
+    dataset = saved.align(read_table(path, ReadOptions(columns=saved.read_columns(None), need=())))
     rows = dataset.raw.take(np.arange(len(dataset)))
     return dict(zip([column.name for column in rows.schema], rows.numbers.T.tolist(), strict=True))
 
@@ -56,7 +57,7 @@ def test_ambiguous_files_are_read_as_in_training(folder, tmp_path):
     }
     path = tmp_path / "new.csv"
     path.write_text("price,share,visit,size\n1.234,5%,05/02/2024,1\n2.500,6%,07/03/2024,2\n")
-    alone = read_table(path, need=())  # without the model: 1.234 is a small number, 05/02 may be either
+    alone = read_table(path, ReadOptions(need=()))  # without the model: 1.234 is a small number, 05/02 may be either
     assert alone.raw.take(np.arange(2)).numbers[:, 0].tolist() == pytest.approx([1.234, 2.5])
     read = rows_read(folder, path)
     assert read["price"] == [1234, 2500]
@@ -76,7 +77,7 @@ def test_a_month_first_file_stays_month_first(folder, tmp_path):
     columns.forms["visit"] = month_first
     path = tmp_path / "new.csv"
     path.write_text("price,share,visit,size\n1.234,5%,05/02/2024,1\n1.234,5%,06/02/2024,1\n")
-    dataset = read_table(path, columns=columns, need=())
+    dataset = read_table(path, ReadOptions(columns=columns, need=()))
     rows = dataset.raw.take(np.arange(2))
     names = [column.name for column in rows.schema]
     assert rows.numbers[0, names.index("visit")] == (pd.Timestamp("2024-05-02") - pd.Timestamp("1970-01-01")).days
@@ -115,7 +116,7 @@ def test_typed_files_and_unambiguous_dates_need_no_form(folder, tmp_path):
 def test_frames_have_the_forms_too(folder):
     saved = load_model(folder)
     frame = pd.DataFrame({"price": ["1.234"], "share": ["5%"], "visit": ["05/02/2024"], "size": [1]})
-    dataset = read_frame(frame, columns=saved.read_columns(None), need=())
+    dataset = read_frame(frame, ReadOptions(columns=saved.read_columns(None), need=()))
     assert dataset.raw.take(np.arange(1)).numbers[0, 0] == 1234
     assert saved.read_columns({"id": "size"})["id"] == "size"  # pyright: ignore[reportOptionalSubscript]
 
@@ -129,7 +130,7 @@ def test_vectors_have_forms_without_a_schema(tmp_path):
     folder = model.save_pretrained(tmp_path / "model")
     (tmp_path / "new.csv").write_text('price,size\n"1,234",1\n"2,345",2\n')
     saved = load_model(folder)
-    read = saved.align(read_table(tmp_path / "new.csv", columns=saved.read_columns(None), need=()))
+    read = saved.align(read_table(tmp_path / "new.csv", ReadOptions(columns=saved.read_columns(None), need=())))
     assert read.raw.take(np.arange(2))[:, 0].tolist() == pytest.approx([1.234, 2.345])
 
 
@@ -163,7 +164,7 @@ def test_codes_and_categories_are_read_as_in_training(tmp_path):
     assert json.loads((folder / "config.json").read_text())["forms"]["size"]["missing"] == ["N/D"]
 
     def read(path):
-        dataset = saved.align(read_table(path, columns=saved.read_columns(None), need=()))
+        dataset = saved.align(read_table(path, ReadOptions(columns=saved.read_columns(None), need=())))
         rows = dataset.raw.take(np.arange(len(dataset)))
         hours = rows.schema[0].categories
         return [hours[code] for code in rows.codes[:, 0].tolist()], rows.numbers[:, 0].tolist()

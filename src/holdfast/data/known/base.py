@@ -72,7 +72,7 @@ class KnownSet:
             for kind, published in sizes.items():
                 count = len(rows)
                 if kind != "all":
-                    count = 0 if dataset.split is None else int((dataset.split[rows] == SPLITS.index(kind)).sum())
+                    count = int((dataset.split_codes[rows] == SPLITS.index(kind)).sum())
                 if count != published:
                     where = " ".join(word for word in (domain, kind) if word not in ("", "all"))
                     differences.append(f"{where + ' ' if where else ''}{count:,} instead of {published:,}")

@@ -13,7 +13,7 @@ from holdfast.data.known.base import TABLE_FILE, KnownSet
 from holdfast.data.raw import Texts
 from holdfast.data.readers import formats
 from holdfast.data.readers.codes import SPLIT_NAMES
-from holdfast.data.readers.columns import SYNONYMS, find
+from holdfast.data.readers.columns import SYNONYMS, ReadOptions, find
 from holdfast.data.readers.table import read_table
 
 FILMS, UBUNTU = "films", "ubuntu"
@@ -47,7 +47,7 @@ def _read(known: KnownSet, name: str, data_dir: Path | None) -> Dataset:
     columns = "with the columns message and response, and split (train, dev, test) if there is one"
     expected = f"{TABLE_FILE.format(STEMS[name][0])} with pairs of successive lines into FOLDER, {columns}"
     path = replace(known, files=STEMS[name], home=f"{HOMES[name]} ({name})").find(data_dir, expected)
-    dataset = read_table(path, columns={"split": ""}, need=())
+    dataset = read_table(path, ReadOptions({"split": ""}, need=()))
     if not isinstance(dataset.raw, Texts) or dataset.raw.second is None:
         raise BadInput(f"{path} does not have the columns of dialogue: it needs message, response and split")
     codes = [i for i, domain in enumerate(dataset.domains) if domain in SPELLINGS[name]]
@@ -73,7 +73,7 @@ def _draw(ubuntu: Dataset) -> np.ndarray:
     limits = DRAWN if ubuntu.split is not None else {"all": sum(DRAWN.values())}
     chosen = []
     for kind, size in limits.items():
-        rows = np.arange(len(ubuntu)) if ubuntu.split is None else np.flatnonzero(ubuntu.split == SPLITS.index(kind))
+        rows = np.arange(len(ubuntu)) if kind == "all" else np.flatnonzero(ubuntu.split_codes == SPLITS.index(kind))
         order = torch.randperm(len(rows), generator=generator(0, "dialogue", kind)).numpy()
         chosen.append(rows[order[:size]])
     return np.sort(np.concatenate(chosen))

@@ -7,6 +7,7 @@ import numpy as np
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.known.base import TABLE_FILE, KnownSet
+from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.graphs import read_graphs
 from holdfast.data.readers.molecules import as_molecules, smiles_column
 from holdfast.data.readers.table import read_table
@@ -32,7 +33,7 @@ def read_molecule_set(known: KnownSet, *, data_dir: Path | None = None) -> Datas
     column = smiles_column(path, None)
     if column is None:
         raise BadInput(f"{path} has no column smiles: it needs {MOLECULE_COLUMNS}")
-    table = read_table(path, columns={"text": column}, need=("label", "domain") if shared else ("label",))
+    table = read_table(path, ReadOptions({"text": column}, ("label", "domain") if shared else ("label",)))
     if shared and known.name not in table.domains:
         raise BadInput(f"{path} has no rows with the domain {known.name}: its domains are {', '.join(table.domains)}")
     rows = table.rows_of(known.name) if shared else np.arange(len(table))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from holdfast.data.dataset import Dataset
 from holdfast.data.known.base import KnownSet, rename_codes
+from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.table import read_table
 
 
@@ -21,7 +22,7 @@ def read_table_set(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
     columns: dict[str, str] = known.options["columns"]
     needed = ", ".join(columns[role] for role in ("label", "domain"))
     path = known.find(data_dir, f"the table of {known.name} into FOLDER, with the columns {needed}")
-    dataset = read_table(path, columns=columns)
+    dataset = read_table(path, ReadOptions(columns))
     y, classes = dataset.y, dataset.classes
     if known.labels:
         y, classes = rename_codes(y, classes, known.labels, f"{path}: label")

@@ -12,6 +12,7 @@ from holdfast.core.seeds import generator
 from holdfast.data.dataset import SPLITS, Dataset
 from holdfast.data.known.base import TABLE_FILE, KnownSet, rename_codes
 from holdfast.data.raw import Texts
+from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.table import read_table
 
 LEAKS = ("keep", "drop")
@@ -33,7 +34,7 @@ def read_texts(
     path = known.find(data_dir, f"{TABLE_FILE.format(known.name)} into FOLDER, with {_columns(known)}")
     several = len(known.domains) > 1
     need = ("label", "domain") if several else ("label",)
-    dataset = read_table(path, columns={"split": ""} if draw else None, need=need)
+    dataset = read_table(path, ReadOptions({"split": ""} if draw else None, need))
     if not isinstance(dataset.raw, Texts) or (dataset.raw.second is not None) != pairs:
         raise BadInput(f"{path} does not have the columns of {known.name}: it needs {_columns(known)}")
     unlabelled = np.isin(dataset.y, [dataset.classes.index(label) for label in NO_LABEL if label in dataset.classes])
@@ -78,15 +79,13 @@ def draw_split(dataset: Dataset, sizes: Mapping[str, int], seed: int) -> np.ndar
 
 def _is_leaked(dataset: Dataset) -> np.ndarray:
     """Return a mask (n,) of validation and test rows whose text is also in the training split."""
-    if dataset.split is None:
-        return np.zeros(len(dataset), dtype=bool)
     texts = dataset.raw.take(np.arange(len(dataset)))
-    seen = {text for text, split in zip(texts, dataset.split, strict=True) if split == 0}
-    return np.asarray([split > 0 and text in seen for text, split in zip(texts, dataset.split, strict=True)])
+    pairs = list(zip(texts, dataset.split_codes, strict=True))
+    seen = {text for text, split in pairs if split == 0}
+    return np.asarray([split > 0 and text in seen for text, split in pairs], dtype=bool)
 
 
 def _count(dataset: Dataset, leaked: np.ndarray) -> str:
     """Return for example `52 of 139 test and 43 of 114 valid`."""
-    split = np.full(len(dataset), -1) if dataset.split is None else dataset.split
-    rows = {kind: split == SPLITS.index(kind) for kind in ("test", "valid")}
+    rows = {kind: dataset.split_codes == SPLITS.index(kind) for kind in ("test", "valid")}
     return " and ".join(f"{int((leaked & at).sum()):,} of {int(at.sum()):,} {kind}" for kind, at in rows.items())

@@ -13,7 +13,7 @@ from holdfast.core.files import open_limit
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Pixels, Raw, Vectors
 from holdfast.data.readers.codes import CodeColumn, coded_dataset, times
-from holdfast.data.readers.columns import SYNONYMS, find, listed
+from holdfast.data.readers.columns import DEFAULT, SYNONYMS, ReadOptions, find, listed
 
 _ROLES = {
     "features": ("x", "features", "data", "images", "inputs", "embeddings"),
@@ -23,17 +23,16 @@ _ROLES = {
     "time": SYNONYMS["time"],
     "id": ("ids", *SYNONYMS["id"]),
 }
-_DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, RuntimeError, MemoryError)
+DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError, NotImplementedError, RuntimeError, OSError)
 MIN_LIMIT = 1 << 30  # bytes that any archive may unpack to
 MAX_RATIO = 200  # beyond that, the maximum compression ratio: real arrays and texts compress less
 MAX_MEMBERS = 1_000_000
 
 
-def read_arrays(
-    path: Path, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain")
-) -> Dataset:
-    """Read a .npz file; `columns` maps roles to array names, `need` lists the roles that must be present."""
-    arrays = _load(path, columns or {}, need)
+def read_arrays(path: Path, options: ReadOptions = DEFAULT) -> Dataset:
+    """Read a .npz file, whose arrays are the columns."""
+    need = options.need
+    arrays = _load(path, options.columns or {}, need)
     raw = _raw(path, arrays["features"])
     for role, values in arrays.items():
         if len(values) != len(raw):
@@ -69,7 +68,7 @@ def _load(path: Path, columns: Mapping[str, str], need: Collection[str]) -> dict
                     raise BadInput(f"{path} has no {role} {array}: it has {listed(file.files)}; {fix}")
     except BadInput:
         raise
-    except _DAMAGED as error:
+    except (*DAMAGED_ZIP, ValueError, KeyError, MemoryError) as error:
         if limited := open_limit(error):
             raise limited from error
         if "allow_pickle" in str(error):
@@ -144,7 +143,7 @@ def check_zip(path: Path, *, minimum: int | None = None, fix: str = "pack it aga
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as opened:
             members = opened.infolist()
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
+    except (*DAMAGED_ZIP, ValueError) as error:
         kind = ".npz file" if path.suffix == ".npz" else "zip"
         raise open_limit(error) or BadInput(f"{path} is damaged or not a {kind} ({error}): {fix}") from error
     unpacked, packed = sum(member.file_size for member in members), path.stat().st_size

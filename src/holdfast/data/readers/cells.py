@@ -6,56 +6,37 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.core.errors import BadInput
+from holdfast.data.readers.arrow import TEXT, compute, decoded, is_in, is_text, trimmed
 from holdfast.data.readers.codes import SPLIT_FIX, split_index
 from holdfast.data.readers.columns import Roles
-from holdfast.data.readers.dates import ISO, DateForm
-from holdfast.data.readers.formats import Fault
-from holdfast.data.readers.forms import READING, Form
+from holdfast.data.readers.dates import DateForm
+from holdfast.data.readers.formats import BadCell
+from holdfast.data.readers.forms import READING, Form, default_form
 from holdfast.data.readers.numbers import MISSING, NumberForm
 
 SKIP_BAD = ", or leave such rows out with --skip-bad"
 SKIPPED = "--skip-bad: "  # start of the note on rows that are left out
 SHOWN = 20  # bad cells that an error lists
 _MAX_FLOAT = float(np.finfo(np.float32).max)
-_TEXT = pa.large_string()
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
-
-
-class BadCell(NamedTuple):
-    """One cell that cannot be used; `problem` groups cells, `value` is empty if it is the same for all of them."""
-
-    row: int  # in the file, from 1
-    column: str
-    value: str
-    problem: str
-    fix: str
-
-    def __str__(self) -> str:
-        column, value = f", column {self.column!r}" if self.column else "", f"has {self.value}, " if self.value else ""
-        return f"row {self.row}{column} {value}{self.problem}"
 
 
 @dataclass
 class BadCells:
-    """Bad cells of a file: the first ones, their number, and the number of rows that have one."""
+    """Bad cells of a table: the first ones, their number, and the number of rows that have one."""
 
     where: str
-    first: list[BadCell]
-    counts: Counter[tuple[str, str]]  # (column, problem) -> cells
-    rows: int = 0
     hint: str = SKIP_BAD  # how to go on without a fix
+    first: list[BadCell] = field(default_factory=list)
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)  # (column, problem) -> cells
+    rows: int = 0
     convertible: list[str] = field(default_factory=list)  # columns that could be read as categories
-
-    @staticmethod
-    def of(where: str, hint: str) -> BadCells:
-        return BadCells(where, [], Counter(), hint=hint)
 
     @property
     def total(self) -> int:
@@ -111,7 +92,7 @@ class CellChecker:
         trained: Collection[str] = (), hint: str = SKIP_BAD, folder: Path | None = None,
     ) -> None:  # fmt: skip
         self.roles, self.need, self.forms, self.trained = roles, need, dict(forms or {}), set(trained)
-        self.bad, self.folder = BadCells.of(where, hint), folder or Path()
+        self.bad, self.folder = BadCells(where, hint), folder or Path()
         self.damaged: list[int] = []
         self.seen = 0  # rows in batches
         self.missing: Counter[tuple[str, str]] = Counter()  # (column, spelling) -> cells read as missing
@@ -122,12 +103,12 @@ class CellChecker:
         """Number of rows of the file so far."""
         return self.seen + len(self.damaged)
 
-    def add_damaged(self, row: int, faults: Sequence[Fault]) -> None:
+    def add_damaged(self, cells: Sequence[BadCell]) -> None:
         """Count a row of the file that is in no batch."""
-        self.damaged.append(row)
+        self.damaged.append(cells[0].row)
         self.bad.rows += 1
-        self.bad.counts.update((fault.column, fault.problem) for fault in faults)
-        self.bad.add([BadCell(row, fault.column, fault.value, fault.problem, fault.fix) for fault in faults])
+        self.bad.counts.update((cell.column, cell.problem) for cell in cells)
+        self.bad.add(cells)
 
     def clean(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray]:
         """Return the rows without bad cells, with numbers and dates converted, and their positions in the batch."""
@@ -145,11 +126,11 @@ class CellChecker:
             for i in at[:SHOWN].tolist():
                 value = _shown(batch.column(name)[i].as_py()) if show else ""
                 value = f"the split {value}" if name == self.roles.split else value
-                cells.append(BadCell(self._file_row(self.seen + i), name, value, problem, fix))
+                cells.append(BadCell(int(self.file_rows(self.seen + i)), name, value, problem, fix))
 
         self._check_names(columns, report)
         for name, kind in self.roles.features.items():
-            if kind in ("number", "boolean", "date") and _is_text(columns[name]):
+            if kind in ("number", "boolean", "date") and is_text(columns[name].type):
                 columns[name], bad = self._convert(columns[name], name, kind)
                 form = self._form(name, kind)
                 expected = "true or false" if kind == "boolean" else "a number"
@@ -182,10 +163,14 @@ class CellChecker:
         for name in () if roles.features else roles.texts:  # a text may be missing next to other inputs
             report(is_missing(columns[name]), name, "has no text", fill, show=False)
         if roles.image is not None:
-            files = columns[roles.image].cast(_TEXT).fill_null("")
+            files = columns[roles.image].cast(TEXT).fill_null("")
             absent = [path for path in files.unique().to_pylist() if not (self.folder / path).is_file()]
-            mask = pc.call_function("is_in", [files], options=pc.SetLookupOptions(pa.array(absent, _TEXT)))
-            report(mask, roles.image, f"expected an image file in {self.folder}", "fix the path or remove the row")
+            report(
+                is_in(files, absent),
+                roles.image,
+                f"expected an image file in {self.folder}",
+                "fix the path or remove the row",
+            )
         for role in ("label", "domain"):
             name = getattr(roles, role)
             if name is None or (role not in self.need and role != "domain"):  # labels may be missing in a prediction
@@ -196,47 +181,33 @@ class CellChecker:
             values = columns[roles.split]
             distinct = values.unique().to_pylist()
             wrong = [value for value in distinct if value is None or split_index(str(value)) == -2]
-            mask = pc.call_function("is_in", [values], options=pc.SetLookupOptions(pa.array(wrong, values.type)))
-            report(mask, roles.split, "expected the name of a split", SPLIT_FIX)
+            report(is_in(values, wrong), roles.split, "expected the name of a split", SPLIT_FIX)
 
     def _convert(self, column: Any, name: str, kind: str) -> tuple[Any, Any]:
         """Return the values of a text column, null where one is missing or bad, and a mask of the bad ones."""
-        texts = pc.call_function("utf8_trim_whitespace", [column.cast(_TEXT)])
-        form = self._form(name, kind)
-        spelled = pc.SetLookupOptions(pa.array([*MISSING, *form.missing], _TEXT))
-        missing = pc.call_function("or", [pc.call_function("is_in", [texts], options=spelled), texts.is_null()])
+        texts, form = trimmed(column), self._form(name, kind)
+        missing = compute.or_(is_in(texts, [*MISSING, *form.missing]), texts.is_null())
         if form.missing:
-            codes = pc.SetLookupOptions(pa.array(form.missing, _TEXT))
-            self.codes[name] += pc.call_function("is_in", [texts], options=codes).true_count
-        for spelling in pc.call_function("unique", [texts.filter(missing).drop_null()]).to_pylist():
+            self.codes[name] += is_in(texts, form.missing).true_count
+        spellings = texts.filter(missing).value_counts()
+        for spelling, count in zip(spellings.field("values").to_pylist(), spellings.field("counts"), strict=True):
             if spelling in ("?", "-", "missing", "Missing", "None", "none"):
-                count = pc.call_function("equal", [texts, pa.scalar(spelling, _TEXT)]).true_count
-                self.missing[name, spelling] += count
+                self.missing[name, spelling] += count.as_py()
         if kind == "boolean":
-            lower = pc.call_function("utf8_lower", [texts])
-            index = pc.call_function("index_in", [lower], options=pc.SetLookupOptions(pa.array(list(_BOOLEANS), _TEXT)))
-            values = pa.array(list(_BOOLEANS.values())).take(index)
+            index = compute.index_in(compute.utf8_lower(texts), value_set=pa.array(_BOOLEANS, TEXT))
+            values = pa.array(_BOOLEANS.values()).take(index)
         else:
             values = form.parse(texts)
-        return values, pc.call_function("and_not", [values.is_null(), missing])
+        return values, compute.and_not(values.is_null(), missing)
 
     def _form(self, name: str, kind: str) -> Form:
-        return self.forms.get(name) or (ISO if kind == "date" else NumberForm())
+        return self.forms.get(name) or default_form(kind)
 
-    def _file_row(self, index: int) -> int:
-        """Return the row in the file, from 1, of a row in the batches, from 0."""
-        row = index + 1
-        for damaged in sorted(self.damaged):
-            if damaged > row:
-                break
-            row += 1
-        return row
-
-    def file_rows(self, start: int, positions: np.ndarray) -> np.ndarray:
-        """Return rows in the file, from 1, for positions in a batch that starts at the row `start` of all batches."""
-        if not self.damaged:
-            return start + positions + 1
-        return np.asarray([self._file_row(start + i) for i in positions.tolist()], dtype=np.int64)
+    def file_rows(self, index: Any) -> Any:
+        """Return the rows in the file, from 1, of rows in the batches, from 0."""
+        damaged = np.sort(np.asarray(self.damaged, dtype=np.int64))
+        before = damaged - np.arange(1, len(damaged) + 1)  # rows in the batches before each damaged row
+        return index + 1 + np.searchsorted(before, index, side="right")
 
     def finish(self, *, skip_bad: bool) -> list[str]:
         """Return notes on the rows that were left out; raise if there are some and `skip_bad` is not set."""
@@ -262,26 +233,20 @@ class CellChecker:
 
 def is_missing(column: Any) -> Any:
     """Return a mask of values that are null, NaN, empty or only whitespace."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if _is_text(column):
-        empty = pc.call_function("equal", [pc.call_function("binary_length", [column]), 0])
-        return pc.call_function("or", [pc.call_function("utf8_is_space", [column]), empty]).fill_null(True)
-    return pc.call_function("is_null", [column], options=pc.NullOptions(nan_is_null=True))
+    column = decoded(column)
+    if is_text(column.type):
+        empty = compute.equal(compute.binary_length(column), 0)
+        return compute.or_(compute.utf8_is_space(column), empty).fill_null(True)
+    return compute.is_null(column, nan_is_null=True)
 
 
 def _infinite(column: Any) -> Any:
     """Return a mask of values that a 32-bit float cannot hold, or None if there are none."""
-    extremes = pc.call_function("min_max", [column]).as_py()
+    extremes = compute.min_max(column).as_py()
     low, high = extremes["min"] or 0.0, extremes["max"] or 0.0
     if low >= -_MAX_FLOAT and high <= _MAX_FLOAT:
         return None
-    size = pc.call_function("abs", [column])
-    return pc.call_function("greater", [size, pa.scalar(_MAX_FLOAT)])
-
-
-def _is_text(column: Any) -> bool:
-    return pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    return compute.greater(compute.abs(column), _MAX_FLOAT)
 
 
 def _shown(value: Any) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import SPLITS, Dataset, encode
 from holdfast.data.raw import Raw
-from holdfast.data.readers.formats import is_number
+from holdfast.data.readers.arrow import decoded, is_number
 
 SPLIT_NAMES = {
     **dict.fromkeys(("train", "training"), 0),
@@ -34,9 +34,7 @@ class CodeColumn:
 
     def add(self, column: Any, *, numbers: bool) -> np.ndarray:
         """Append an Arrow array and return its codes; with `numbers`, the text 1.0 is the number 1."""
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        encoded = column.dictionary_encode()
+        encoded = decoded(column).dictionary_encode()
         values = encoded.dictionary.to_pylist()
         table = np.asarray([*(self._code(v, numbers) for v in values), -1], dtype=np.int32)
         codes = table[encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)]
@@ -94,13 +92,12 @@ def domain_codes(column: CodeColumn, time: np.ndarray | None) -> tuple[np.ndarra
 
 
 def coded_dataset(
-    name: str, raw: Raw, coded: Mapping[str, CodeColumn], *, where: str, before: int = 0,
+    name: str, raw: Raw, coded: Mapping[str, CodeColumn], *, where: str,
     split_name: str = "split", classes: tuple[str, ...] = (), notes: Sequence[str] = (), **fields: Any,
 ) -> Dataset:  # fmt: skip
     """Build a data set from its coded label, domain and split; without them there are no labels and one domain, `all`.
 
-    `where`, `split_name` and `before` (earlier rows) are for error messages, and `fields` are further fields of the
-    data set.
+    `where` and `split_name` are for error messages, and `fields` are further fields of the data set.
     """
     y = np.full(len(raw), -1, dtype=np.int64)
     roles = [role for role in ("label", "domain") if role in coded]
@@ -111,14 +108,14 @@ def coded_dataset(
     domain, domains = np.zeros(len(raw), dtype=np.int64), ("all",)
     if "domain" in coded:
         domain, domains = domain_codes(coded["domain"], fields.get("time"))
-    split = split_codes(coded["split"], where=where, name=split_name, before=before) if "split" in coded else None
+    split = split_codes(coded["split"], where=where, name=split_name) if "split" in coded else None
     return Dataset(name, raw, y, classes, domain, domains, split, notes=tuple(notes), **fields)
 
 
-def split_codes(column: CodeColumn, *, where: str, name: str, before: int = 0) -> np.ndarray:
+def split_codes(column: CodeColumn, *, where: str, name: str) -> np.ndarray:
     """Return indices (n,) into SPLITS by the conventional split names; in `train_sentences` the first word counts.
 
-    Rows with the split `all` get -1. `before` is the number of earlier rows of the file, for error messages.
+    Rows with the split `all` get -1.
     """
     codes = column.codes()
     table = np.asarray([*map(split_index, column.index), -2], dtype=np.int64)
@@ -126,7 +123,7 @@ def split_codes(column: CodeColumn, *, where: str, name: str, before: int = 0) -
     if (split < -1).any():
         row = int((split < -1).argmax())
         value = list(column.index)[codes[row]] if codes[row] >= 0 else ""
-        raise BadInput(f"{where}: row {before + row + 1}, column '{name}' has the split {value!r}: {SPLIT_FIX}")
+        raise BadInput(f"{where}: row {row + 1}, column '{name}' has the split {value!r}: {SPLIT_FIX}")
     return split
 
 

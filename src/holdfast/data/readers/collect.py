@@ -1,19 +1,22 @@
 """Collect the assigned columns of a table batch by batch: texts stay in Arrow, names become codes."""
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import ImageFiles, Raw, Texts
+from holdfast.data.readers.arrow import TEXT, decoded
 from holdfast.data.readers.codes import CodeColumn, Strings, coded_dataset, times
 from holdfast.data.readers.columns import Roles
 from holdfast.data.readers.features import FeatureCollector, unused_columns
+from holdfast.data.readers.formats import TableSource
+from holdfast.data.readers.forms import Form, stored_forms
 
-_TEXT = pa.large_string()
 _CHUNK = 1 << 23  # bytes
 
 
@@ -31,7 +34,7 @@ class _StringColumn:
 
     def column(self) -> pa.ChunkedArray:
         self._merge()
-        return pa.chunked_array(self.chunks, type=_TEXT)
+        return pa.chunked_array(self.chunks, type=TEXT)
 
     def _merge(self) -> None:
         if self.pending:
@@ -41,19 +44,18 @@ class _StringColumn:
 
 
 class TableCollector:
-    """Rows read so far, all checked by a `CellChecker`; `need` lists the roles that must be present.
+    """Rows read so far, all checked by a `CellChecker`; `forms` are those of the columns of texts."""
 
-    Paths of images are relative to `folder`.
-    """
-
-    def __init__(self, where: str, roles: Roles, need: Collection[str] = (), *, folder: Path | None = None) -> None:
-        self.where, self.roles, self.need, self.folder = where, roles, need, folder or Path()
+    def __init__(self, source: TableSource, roles: Roles, forms: Mapping[str, Form] | None = None) -> None:
+        self.source, self.roles, self.forms = source, roles, stored_forms(forms or {})
         self.rows = 0
         self.texts = [_StringColumn() for _ in roles.texts]
-        self.features = FeatureCollector(where, roles.features, chosen=roles.chosen)
+        self.features = FeatureCollector(source.where, roles.features, chosen=roles.chosen)
         self.coded = {role: CodeColumn() for role in ("label", "domain", "split") if getattr(roles, role) is not None}
         self.time: list[Any] = []
         self.ids, self.images = _StringColumn(), _StringColumn()
+        self.carried: list[pa.RecordBatch] = []  # columns that are only copied
+        self.numbers: list[np.ndarray] = []  # rows in the file, if some may be left out
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Append one batch."""
@@ -74,13 +76,14 @@ class TableCollector:
             self.ids.add(_as_text(batch.column(roles.id)).fill_null(""))
         self.rows += len(batch)
 
-    def dataset(self, name: str) -> Dataset:
+    def dataset(self) -> Dataset:
         """Return all rows as a data set."""
-        where, roles, notes = self.where, self.roles, []
+        source, roles, notes = self.source, self.roles, []
         raw: Raw | None = Texts(*(texts.column() for texts in self.texts)) if roles.texts else None
         names, columns = roles.texts, None
         if roles.image is not None:
-            raw, names = ImageFiles([self.folder / path for path in self.images.column().to_pylist()]), (roles.image,)
+            folder, names = source.folder or Path(), (roles.image,)
+            raw = ImageFiles([folder / path for path in self.images.column().to_pylist()])
         if roles.features:
             raw, columns, notes = self.features.result(raw, names)
         assert raw is not None
@@ -88,22 +91,23 @@ class TableCollector:
             notes = [*notes, f"not used: {unused_columns(roles.unused)}"]
         time = times(pa.chunked_array(self.time)) if roles.time is not None else None
         if roles.time is not None and time is None:
-            fault = f"column '{roles.time}' of {where} is not all numbers or all dates such as 2024-01-31"
+            fault = f"column '{roles.time}' of {source.where} is not all numbers or all dates such as 2024-01-31"
             if "time" in roles.named:
                 raise BadInput(f"{fault}: fix the values or remove --column time={roles.time}")
             notes.append(f"{fault}, so it is not used as the time")
-        ids = None if roles.id is None else Strings(self.ids.column())
-        return coded_dataset(
-            name, raw, self.coded, where=where, split_name=roles.split or "",
-            notes=notes, ids=ids, time=time, columns=columns,
+        dataset = coded_dataset(
+            source.name, raw, self.coded, where=source.where, split_name=roles.split or "", notes=notes,
+            ids=None if roles.id is None else Strings(self.ids.column()), time=time, columns=columns, forms=self.forms,
+            carried=pa.Table.from_batches(self.carried) if self.carried else None,
+            file_rows=np.concatenate(self.numbers) if self.numbers else None,
         )  # fmt: skip
+        return dataset.with_notes(*source.notes)
 
 
 def _as_text(column: Any) -> Any:
     """Convert an Arrow array to large strings of valid UTF-8."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if column.type != _TEXT:
-        column = column.cast(_TEXT)
+    column = decoded(column)
+    if column.type != TEXT:
+        column = column.cast(TEXT)
     column.validate(full=True)
     return column

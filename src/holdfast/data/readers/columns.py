@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -55,6 +56,19 @@ Sample = Callable[[], pa.RecordBatch | None]  # the first rows of a table
 
 
 @dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How the columns and rows of data are read."""
+
+    columns: Mapping[str, Any] | None = None  # role to column name
+    need: Collection[str] = ("label", "domain")  # roles that must be present
+    skip_bad: bool = False  # leave rows of a table with bad cells out, with a note; else they are listed in one error
+    carry: Sequence[str] = ()  # columns of a table that the data set stores unchanged
+
+
+DEFAULT = ReadOptions()
+
+
+@dataclass(frozen=True, slots=True)
 class Roles:
     """The column name per role, or None; the input is `texts`, `features` or both."""
 
@@ -69,6 +83,7 @@ class Roles:
     image: str | None = None  # column of image files, next to the features or instead of them
     named: Collection[str] = ()  # roles whose columns the user named
     chosen: Collection[str] = ()  # features that the user named
+    overridden: Collection[str] = ()  # features whose kind the user named
     unused: Mapping[str, str] = field(default_factory=dict)  # name to reason
 
 
@@ -161,19 +176,18 @@ class ColumnFinder:
 
 
 def assign(
-    where: str, names: Sequence[str], *,
-    kinds: Mapping[str, str], columns: Mapping[str, str] | None, need: Collection[str], sample: Sample | None = None,
-) -> Roles:  # fmt: skip
+    where: str, names: Sequence[str], options: ReadOptions, *, kinds: Mapping[str, str], sample: Sample | None = None
+) -> Roles:
     """Assign a column to each role; raise if a needed one is missing or a column has two roles.
 
     `kinds` maps names to the kinds that their types suggest. Without a text column, all columns with a kind that have
     no other role are the input, as is a column with a usual name of the time, which orders the rows as well. `sample`
     returns the first rows, from which an error suggests columns.
     """
-    assert set(need) <= {"label", "domain"}, need
-    finder = ColumnFinder(where, names, columns, sample)
+    assert set(options.need) <= {"label", "domain"}, options.need
+    finder = ColumnFinder(where, names, options.columns, sample)
     labels = _label_columns(finder)
-    needed = [role for role in need if role != "label" or not labels]
+    needed = [role for role in options.need if role != "label" or not labels]
     roles = finder.roles(needed, ("label", "domain", "split", "time", "id"))
     image = next(iter(finder.requested("image")), None)
     orders = roles.get("time") if "time" not in finder.columns else None  # may be an input, too
@@ -204,8 +218,9 @@ def assign(
     if labels:
         roles["label"] = JOINED
     return Roles(
-        texts, features, **roles, image=image, labels=labels, named=set(finder.columns), chosen=chosen, unused=unused
-    )
+        texts, features, **roles, image=image, labels=labels, named=set(finder.columns), chosen=chosen,
+        overridden=overridden, unused=unused,
+    )  # fmt: skip
 
 
 def _label_columns(finder: ColumnFinder) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """Read plain texts without labels: text files with one document per line, or a table with a text column."""
 
-from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,19 +9,20 @@ from holdfast.core.errors import BadInput, check_at_least
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
 from holdfast.data.readers import formats
+from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.table import read_table, unlabelled_dataset
 
+PLAIN = ReadOptions(need=())
 
-def read_corpus(
-    path: Path, *, columns: Mapping[str, str] | None = None, need: Collection[str] = (), pack: int = 0
-) -> Dataset:
+
+def read_corpus(path: Path, options: ReadOptions = PLAIN, *, pack: int = 0) -> Dataset:
     """Read a .txt file, a folder of them (one domain per file) or a table; `pack` joins documents up to this length."""
     if path.is_dir() or path.suffix.lower() == ".txt":
-        if columns:
+        if options.columns:
             raise BadInput(f"{path} is plain text, which has no columns: remove --column")
         dataset = _read_lines(path)
     elif path.suffix.lower() in formats.SUFFIXES:
-        dataset = _read_column(path, columns, need)
+        dataset = _read_column(path, options)
     else:
         raise BadInput(f"{path} is not a corpus: use a .txt file, a folder of them, or {', '.join(formats.SUFFIXES)}")
     return dataset if not pack else _pack(dataset, int(pack))
@@ -42,9 +42,9 @@ def _read_lines(path: Path) -> Dataset:
     return unlabelled_dataset(path, Texts.of(texts), {"domain": domains})
 
 
-def _read_column(path: Path, columns: Mapping[str, str] | None, need: Collection[str]) -> Dataset:
-    needed = [role for role in need if role == "domain"]
-    dataset = read_table(path, columns={"label": "", **(columns or {})}, need=needed)
+def _read_column(path: Path, options: ReadOptions) -> Dataset:
+    needed = [role for role in options.need if role == "domain"]
+    dataset = read_table(path, ReadOptions({"label": "", **(options.columns or {})}, needed))
     if not isinstance(dataset.raw, Texts):
         raise BadInput(f"{path} has no text column: name it with --column text=NAME")
     if dataset.raw.second is not None:
@@ -55,7 +55,7 @@ def _read_column(path: Path, columns: Mapping[str, str] | None, need: Collection
 def _pack(dataset: Dataset, limit: int) -> Dataset:
     """Concatenate successive documents of the same domain and split up to `limit` characters."""
     check_at_least(1, pack=limit)
-    split = np.full(len(dataset), -1) if dataset.split is None else dataset.split
+    split = dataset.split_codes
     groups: list[list[str]] = []
     first: list[int] = []  # row of the first document per group
     length = 0

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-_TEXT = pa.large_string()
+from holdfast.data.readers.arrow import TEXT, compute, matches, substituted, trimmed
+
 _TIME = r"(?:[ T](\d{2}:\d{2}(?::\d{2})?)(?:\.\d+)?Z?)?"
 _YEAR_LAST = r"(\d{1,2})M(\d{1,2})M(\d{4})"
 _ORDERS = {  # pattern with M for the mark, the date in Arrow's order, and the day
@@ -37,20 +37,13 @@ class DateForm:
         """Convert an Arrow array of texts to timestamps; null where a cell is not a date in this form."""
         pattern, order, day = _ORDERS[self.first]
         pattern = "^" + pattern.replace("M", re.escape(self.mark)) + _TIME + "$"
-        texts = pc.call_function("utf8_trim_whitespace", [column.cast(_TEXT)])
-        valid = pc.call_function("match_substring_regex", [texts], options=pc.MatchSubstringOptions(pattern))
-        texts = pc.call_function("if_else", [valid, texts, pa.scalar(None, _TEXT)])
-        ordered, days = (
-            pc.call_function("replace_substring_regex", [texts], options=pc.ReplaceSubstringOptions(pattern, wanted))
-            for wanted in (order, day)
-        )
-        readings = [
-            pc.call_function("strptime", [ordered], options=pc.StrptimeOptions(format, "us", error_is_null=True))
-            for format in _FORMATS
-        ]
-        dates = pc.call_function("coalesce", readings)
-        exists = pc.call_function("equal", [pc.call_function("day", [dates]), days.cast(pa.int64())])  # not 30 February
-        return pc.call_function("if_else", [exists, dates, pa.scalar(None, dates.type)])
+        texts = trimmed(column)
+        texts = compute.if_else(matches(texts, pattern), texts, None)
+        ordered, days = (substituted(texts, pattern, part) for part in (order, day))
+        readings = [compute.strptime(ordered, format=form, unit="us", error_is_null=True) for form in _FORMATS]
+        dates = compute.coalesce(*readings)
+        exists = compute.equal(compute.day(dates), days.cast(pa.int64()))  # not 30 February
+        return compute.if_else(exists, dates, None)
 
 
 ISO = DateForm("2024-01-31", "year", "-")
@@ -65,7 +58,7 @@ def detect_date_form(values: Sequence[str]) -> DateForm | None:
     filled = [value for value in values if value.strip()]
     if not filled or not any(re.match(r"\s*\d{1,4}[-./]\d{1,2}[-./]", value) for value in filled[:20]):
         return None
-    texts = pa.array(filled, _TEXT)
+    texts = pa.array(filled, TEXT)
     counts = {form: len(filled) - form.parse(texts).null_count for form in FORMS}
     best = max(FORMS, key=lambda form: counts[form])
     return best if 2 * counts[best] > len(filled) else None

@@ -4,8 +4,6 @@ The first row of the sheet holds the names of the columns. Values of formulas ar
 """
 
 import zipfile
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +11,17 @@ import pandas as pd
 
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
-from holdfast.data.readers.columns import listed
+from holdfast.data.readers.columns import DEFAULT, ReadOptions, listed
 from holdfast.data.readers.memory import read_frame
 
 SUFFIX = ".xlsx"
 MAX_BYTES = 1 << 30  # of the unpacked file
 
 
-def read_excel(
-    path: Path, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain"),
-    skip_bad: bool = False, carry: Sequence[str] = (), sheet: str = "",
-) -> Dataset:  # fmt: skip
-    """Read one sheet, by default the first one; with several sheets, a note names it.
-
-    `carry` names columns that the data set stores unchanged.
-    """
+def read_excel(path: Path, options: ReadOptions = DEFAULT, *, sheet: str = "") -> Dataset:
+    """Read one sheet, by default the first one; with several sheets, a note names it."""
     frame, note = read_sheet(path, str(sheet))
-    dataset = read_frame(
-        frame, columns=columns, need=need, skip_bad=skip_bad, where=str(path), carry=carry, folder=path.parent
-    )
-    return replace(dataset, name=path.stem).with_notes(*note)
+    return read_frame(frame, options, where=str(path), name=path.stem, folder=path.parent).with_notes(*note)
 
 
 def read_sheet(path: Path, sheet: str = "") -> tuple[pd.DataFrame, tuple[str, ...]]:

@@ -14,8 +14,9 @@ import pyarrow as pa
 from holdfast.core.errors import BadInput
 from holdfast.core.table import NUMERIC, Column
 from holdfast.data.raw import Raw, Table, Texts, Vectors
+from holdfast.data.readers.arrow import TEXT, is_number, is_text
 from holdfast.data.readers.codes import CodeColumn
-from holdfast.data.readers.formats import is_number
+from holdfast.data.readers.columns import listed
 
 NAME = "name"  # kind of a column of strings until all are read: a category, a text, or an identifier
 MAX_CATEGORIES = 1_000  # distinct values of a column up to which it is a category by default
@@ -29,15 +30,14 @@ _OVERRIDE = "--column KIND=NAME with number, category, boolean, date or text cha
 
 def kind_of(type: pa.DataType) -> str:
     """Return the kind of a column with this Arrow type, `name` if its values decide, or an empty string if none."""
-    if pa.types.is_dictionary(type):
-        type = type.value_type
+    type = type.value_type if pa.types.is_dictionary(type) else type
     if pa.types.is_boolean(type):
         return "boolean"
     if is_number(type):
         return "number"
     if pa.types.is_date(type) or pa.types.is_timestamp(type):
         return "date"
-    return NAME if type in (pa.string(), pa.large_string(), pa.string_view(), pa.null()) else ""
+    return NAME if is_text(type) or type in (pa.string_view(), pa.null()) else ""
 
 
 class Inputs(NamedTuple):
@@ -58,17 +58,15 @@ class FeatureCollector:
         self.numeric = [name for name, kind in self.kinds.items() if kind in NUMERIC]
         self.unused: dict[str, str] = {}
 
-    def add(self, batch: pa.RecordBatch, *, before: int = 0) -> None:
-        """Append a batch; `before` is the number of earlier rows, for error messages."""
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Append a batch."""
         values = np.empty((len(batch), len(self.numeric)), dtype=np.float32)
         for i, name in enumerate(self.numeric):
             with np.errstate(over="ignore"):  # overflow to inf is reported below
                 values[:, i] = self._numbers(batch.column(name), name)
-            infinite = np.isinf(values[:, i])
-            if infinite.any():
-                cell = f"row {before + int(infinite.argmax()) + 1}, column '{name}'"
-                value = batch.column(name)[int(infinite.argmax())].as_py()
-                raise BadInput(f"{self.where}: {cell} is {value}: features must be finite numbers")
+            if len(infinite := np.flatnonzero(np.isinf(values[:, i]))):
+                row, value = sum(map(len, self.numbers)) + infinite[0] + 1, batch.column(name)[infinite[0]]
+                raise BadInput(f"{self.where}: row {row}, column '{name}' is {value}: features must be finite numbers")
         self.numbers.append(values)
         for name, codes in self.coded.items():
             if name in self.unused:
@@ -158,8 +156,8 @@ class FeatureCollector:
             name for i, name in enumerate(self.numeric)
             if numbers[0, i] == numbers[-1, i] and np.ptp(numbers[:, i]) == 0
         ]  # fmt: skip
-        names = f"{', '.join(map(repr, same[:12]))}{_more(same)}"
-        return [f"no information: {names} (a single value); --column ignore=NAME leaves it out"] if same else []
+        fix = "--column ignore=NAME leaves it out"
+        return [f"no information: {listed(same)} (a single value); {fix}"] if same else []
 
     def _text_column(self) -> Raw | None:
         """Return the column of texts: the one of the user, or the strings with the most words if they are texts."""
@@ -172,7 +170,7 @@ class FeatureCollector:
             self.kinds[best] = "text"
             named = [best]
         column = self.coded[named[0]]
-        values = pa.array([*column.index, ""], type=pa.large_string())
+        values = pa.array([*column.index, ""], type=TEXT)
         codes = column.codes()
         return Texts(pa.chunked_array([values.take(pa.array(np.where(codes < 0, len(column.index), codes)))]))
 
@@ -197,8 +195,7 @@ class FeatureCollector:
     def _vector_notes(self) -> list[str]:
         if self.chosen:
             return []
-        names = self.numeric
-        inputs = f"the {len(names)} numeric columns {', '.join(map(repr, names[:12]))}{_more(names)}"
+        inputs = f"the {len(self.numeric)} numeric columns {listed(self.numeric)}"
         return [f"no text column was found, so the input is {inputs}; name a text column with --column text=NAME"]
 
 
@@ -207,7 +204,7 @@ def unused_columns(reasons: Mapping[str, str]) -> str:
     groups: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         groups.setdefault(reason.replace(f"={name} ", "=NAME "), []).append(name)
-    shown = [f"{', '.join(map(repr, names[:12]))}{_more(names)} ({reason})" for reason, names in groups.items()]
+    shown = [f"{listed(names)} ({reason})" for reason, names in groups.items()]
     return "; ".join(shown[:12]) + _more(shown)
 
 

@@ -2,8 +2,11 @@
 
 import json
 import re
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,35 +17,42 @@ from pyarrow import json as arrow_json
 
 from holdfast.core.errors import BadInput
 from holdfast.core.files import open_limit
-from holdfast.data.readers.dialect import SEPARATORS, detect_dialect, not_utf8
+from holdfast.data.readers.arrow import TEXT, is_number, is_text
+from holdfast.data.readers.dialect import SEPARATORS, Dialect, detect_dialect, not_utf8
+from holdfast.data.readers.features import kind_of
+from holdfast.data.readers.forms import Form, detect_forms, stored_forms
 from holdfast.data.readers.parquet import parquet_batches
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 BLOCK = 1 << 20  # bytes of csv or json per block, which is also the maximum length of a row
 LONG_BLOCK = 1 << 27  # for files with longer rows
 MAX_COLUMNS = 100_000
-_TEXT = pa.large_string()
 _JSON_BATCH = 1 << 14  # rows of json per batch, if they are read one by one
 _PEEK = 200  # lines of json that determine the types
 _JSON_TYPES: dict[pa.DataType, tuple[str, set[type]]] = {
     pa.bool_(): ("true or false", {bool}),
     pa.int64(): ("an integer", {int}),
     pa.float64(): ("a number", {int, float}),
-    _TEXT: ("a text", {str}),
+    TEXT: ("a text", {str}),
     pa.list_(pa.string()): ("a list of texts", {tuple}),
 }
 
 Types = Mapping[str, pa.DataType]
-OnInvalid = Callable[[int, Sequence["Fault"]], None]  # row from 1, and what is wrong with it
+OnInvalid = Callable[[Sequence["BadCell"]], None]  # what is wrong with one row
 
 
-class Fault(NamedTuple):
-    """One problem of a row; `column` and `value` are empty if it concerns the complete row."""
+class BadCell(NamedTuple):
+    """One cell that cannot be used, or a row without values, which has no column."""
 
+    row: int  # in the file, from 1
+    column: str
+    value: str  # empty if it is the same for all cells with this problem
     problem: str
     fix: str
-    column: str = ""
-    value: str = ""
+
+    def __str__(self) -> str:
+        column, value = f", column {self.column!r}" if self.column else "", f"has {self.value}, " if self.value else ""
+        return f"row {self.row}{column} {value}{self.problem}"
 
 
 class LongRow(BadInput):
@@ -50,39 +60,284 @@ class LongRow(BadInput):
 
 
 class BadValue(BadInput):
-    """A value does not have the type of its column; `iter_batches` can read the file leniently."""
+    """A value does not have the type of its column; the file can be read leniently."""
 
 
-def read_schema(path: Path, block: int = BLOCK) -> pa.Schema:
-    """Return the columns of a file with their inferred types."""
-    with _explained(path):
-        schema = _schema(path, block)
-    if len(schema) > MAX_COLUMNS:
-        raise _too_many_columns(path)
-    return schema
+class TableSource(ABC):
+    """A table whose rows are read in batches of Arrow."""
+
+    where: str  # in messages
+    name: str  # of the data set
+    folder: Path | None = None  # of paths of images
+    typed = True  # whether numbers and dates have types of their own, other than in csv
+    lenient = False  # whether values of other types than that of their column are in batches of texts, or left out
+    decimal = "."  # decimal mark of numbers such as 1,234 that have one mark
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes on how the table is read if that is not evident."""
+        return ()
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns with their inferred types."""
+        with self.explained():
+            return self._schema()
+
+    @abstractmethod
+    def _schema(self) -> pa.Schema: ...
+
+    @abstractmethod
+    def batches(self, types: Types, on_invalid: OnInvalid | None = None) -> Iterator[pa.RecordBatch]:
+        """Stream batches with these columns in order; csv and json are read in the passed types.
+
+        `on_invalid` is called for rows that cannot be read, which are then left out; without it they are errors.
+        """
+
+    @abstractmethod
+    def explain(self, error: BaseException, types: Types | None = None) -> BadInput:
+        """Convert an exception of Arrow to one sentence with row, column and fix."""
+
+    def kinds(self) -> dict[str, str]:
+        """Return the kind of each column that its type suggests."""
+        return {field.name: kind_of(field.type) for field in self.schema}
+
+    def text_forms(self) -> tuple[dict[str, Form], dict[str, str]]:
+        """Return the forms of columns of texts in the first rows, and notes on columns that mix several."""
+        counts = Counter(self.schema.names)
+        names = [field.name for field in self.schema if is_text(field.type) and counts[field.name] == 1]
+        first = next(self.batches(dict.fromkeys(names, TEXT), leave_out), None) if names else None
+        return ({}, {}) if first is None else detect_forms(first, names, decimal=self.decimal)
+
+    def sample(self) -> pa.RecordBatch | None:
+        """Return the first rows, or None if they cannot be read."""
+        types = {field.name: field.type for field in self.schema}
+        with suppress(BadInput, pa.ArrowException):
+            return next(self.batches(types, leave_out), None)
+
+    def name_type(self, inferred: pa.DataType, *, exact: bool = False) -> pa.DataType:
+        """Return the type to read a column of names in; unless `exact`, a json column may mix 1 and 1.0."""
+        return inferred
+
+    def text_type(self, inferred: pa.DataType) -> pa.DataType:
+        """Return the type to read a column of texts in; numbers in json are converted to texts afterwards."""
+        return TEXT
+
+    @contextmanager
+    def explained(self, types: Types | None = None) -> Iterator[None]:
+        """Convert Arrow's exceptions to `BadInput`."""
+        try:
+            yield
+        except (pa.ArrowException, OSError, UnicodeError, OverflowError, RecursionError) as error:
+            raise self.explain(error, types) from error
 
 
-def _schema(path: Path, block: int) -> pa.Schema:
-    if path.suffix.lower() == ".parquet":
-        return parquet.read_schema(path)
-    if path.suffix.lower() in SEPARATORS:
-        with _open_csv(path, {}, block, on_invalid=leave_out) as reader:
+class TableFile(TableSource):
+    """A file with one row per example; `block` is the number of bytes that csv and json are read in."""
+
+    def __init__(self, path: Path, block: int | None = None, *, lenient: bool = False) -> None:
+        self.path, self.block, self.lenient = path, block or BLOCK, lenient
+        self.where, self.name, self.folder = str(path), path.stem, path.parent
+
+    def batches(self, types: Types, on_invalid: OnInvalid | None = None) -> Iterator[pa.RecordBatch]:
+        with self.explained(types):
+            yield from self._batches(types, on_invalid)
+
+    @abstractmethod
+    def _batches(self, types: Types, on_invalid: OnInvalid | None) -> Iterator[pa.RecordBatch]: ...
+
+    def explain(self, error: BaseException, types: Types | None = None) -> BadInput:
+        if limited := open_limit(error):
+            return limited
+        message, path = " ".join(str(error).split()), self.path
+        row = re.search(r"Row #(\d+)", message)
+        place = f"row {int(row[1]) - 1}" if row else ""  # counted from 1 below the header
+        if isinstance(error, UnicodeDecodeError) or "invalid utf8" in message.lower().replace("-", ""):
+            return not_utf8(path, place or "so its texts cannot be read")
+        if match := re.search(r"Row #\d+: Expected (\d+) columns, got (\d+)", message):
+            cell = _wrong_width(int(place[4:]), int(match[2]), int(match[1]))
+            return BadInput(f"{path}: {cell}: {cell.fix}")
+        if "CSV conversion error" in message:
+            return BadValue(f"{path}: {place or 'a cell'} does not have the type of its column: fix it")
+        if "straddl" in message:
+            return LongRow(
+                f"{path}: a row is longer than {LONG_BLOCK >> 20} MB: check for a quote that is never closed"
+            )
+        if fault := self._fault(types or {}):
+            return BadValue(f"{path}: {fault}")
+        if isinstance(error, PermissionError):
+            return BadInput(f"{path} cannot be read: change its permissions")
+        if message.endswith("Empty CSV file or block: cannot infer number of columns"):
+            return BadInput(f"{path} is damaged or has no header: write a header and one row per example")
+        reason = message.split(". ")[0].rstrip(".")[:200]  # only Arrow's first sentence
+        return BadInput(f"{path} is damaged or not a {path.suffix[1:]} file ({reason}): write it again")
+
+    def _fault(self, types: Types) -> str | None:
+        """Describe the first row that is not an object with values of the expected types."""
+
+
+class CsvFile(TableFile):
+    """Texts between separators; their types are those that Arrow infers from the first block."""
+
+    typed = False
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        return detect_dialect(self.path)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.dialect.notes
+
+    @property
+    def decimal(self) -> str:
+        return "," if self.dialect.separator == ";" else "."
+
+    def name_type(self, inferred: pa.DataType, *, exact: bool = False) -> pa.DataType:
+        return TEXT
+
+    def _schema(self) -> pa.Schema:
+        with self._open({}, leave_out) as reader:
             schema = reader.schema
         assert schema.names is not None  # raises for names that are not UTF-8
         return schema
-    with path.open("rb") as file:
-        if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
-            raise not_utf8(path, "it starts with the byte order mark of UTF-16", code="UTF-16")
-    schema = json_schema(first_rows(path))
-    if not schema.names:
-        raise BadInput(f"{path}: {_json_fault(path, {}) or 'there are no rows: write one JSON object per line'}")
-    return schema
+
+    def _batches(self, types: Types, on_invalid: OnInvalid | None) -> Iterator[pa.RecordBatch]:
+        with self._open(types, on_invalid) as reader:
+            yield from reader
+
+    @contextmanager
+    def _open(self, types: Types, on_invalid: OnInvalid | None) -> Iterator[Any]:
+        dialect = self.dialect
+        block = self.block if _header_length(self.path, dialect.separator) < self.block else LONG_BLOCK
+
+        def handle(row: Any) -> str:
+            if on_invalid is not None:
+                on_invalid([_wrong_width(row.number - 1, row.actual_columns, row.expected_columns)])
+            return "skip"
+
+        with (
+            dialect.open(self.path) as file,
+            csv.open_csv(
+                file,
+                # one thread, so that Arrow reports the row of an error
+                read_options=csv.ReadOptions(use_threads=False, block_size=block, encoding=dialect.encoding),
+                parse_options=csv.ParseOptions(
+                    delimiter=dialect.separator,
+                    newlines_in_values=True,
+                    invalid_row_handler=None if on_invalid is None else handle,
+                ),
+                convert_options=csv.ConvertOptions(column_types=dict(types), include_columns=list(types)),
+            ) as reader,
+        ):
+            yield reader
 
 
-def _too_many_columns(path: Path) -> BadInput:
-    return BadInput(
-        f"{path} has more than {MAX_COLUMNS:,} columns: remove columns, or store the features in a .npz file"
-    )
+class ParquetFile(TableFile):
+    """Columns in their own types."""
+
+    def text_forms(self) -> tuple[dict[str, Form], dict[str, str]]:
+        forms, notes = super().text_forms()
+        return stored_forms(forms), notes
+
+    def _schema(self) -> pa.Schema:
+        schema = parquet.read_schema(self.path)
+        _check_width(self.path, len(schema))
+        return schema
+
+    def _batches(self, types: Types, on_invalid: OnInvalid | None) -> Iterator[pa.RecordBatch]:
+        return parquet_batches(self.path, list(types))
+
+
+class JsonFile(TableFile):
+    """One JSON object per line."""
+
+    def kinds(self) -> dict[str, str]:
+        texts = [field.name for field in self.schema if is_text(field.type)]
+        numbers = {
+            name: [type(row[name]) in (int, float) for row in self.first_rows if row.get(name) is not None]
+            for name in texts
+        }
+        return super().kinds() | {name: "number" for name, each in numbers.items() if 2 * sum(each) > len(each)}
+
+    def text_forms(self) -> tuple[dict[str, Form], dict[str, str]]:
+        return {}, {}
+
+    def name_type(self, inferred: pa.DataType, *, exact: bool = False) -> pa.DataType:
+        return pa.float64() if inferred == pa.int64() and not exact else inferred
+
+    def text_type(self, inferred: pa.DataType) -> pa.DataType:
+        return inferred if is_number(inferred) else TEXT
+
+    @cached_property
+    def first_rows(self) -> list[Mapping[str, Any]]:
+        """The first objects, up to an invalid line, which is reported with its row number when the file is streamed."""
+        rows = []
+        for _, value in islice(_json_lines(self.path, errors="strict"), _PEEK):
+            if isinstance(value, BadCell):
+                break
+            rows.append(value)
+        return rows
+
+    def _schema(self) -> pa.Schema:
+        with self.path.open("rb") as file:
+            if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
+                raise not_utf8(self.path, "it starts with the byte order mark of UTF-16", code="UTF-16")
+        schema = json_schema(self.first_rows)
+        if not schema.names:
+            fault = self._fault({}) or "there are no rows: write one JSON object per line"
+            raise BadInput(f"{self.path}: {fault}")
+        _check_width(self.path, len(schema))
+        return schema
+
+    def _batches(self, types: Types, on_invalid: OnInvalid | None) -> Iterator[pa.RecordBatch]:
+        schema = pa.schema(list(types.items()))
+        if self.lenient and on_invalid is not None:
+            yield from _valid_rows(self.path, schema, types, on_invalid)
+            return
+        options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+        reading = arrow_json.ReadOptions(use_threads=False, block_size=self.block)
+        with arrow_json.open_json(self.path, read_options=reading, parse_options=options) as reader:
+            yield from reader
+
+    def _fault(self, types: Types) -> str | None:
+        faults = (fault for row, value in _json_lines(self.path) for fault in row_faults(row, value, types))
+        return next((f"{fault}: {fault.fix}" for fault in faults), None)
+
+
+def open_table(path: Path, block: int | None = None, *, lenient: bool = False) -> TableFile:
+    """Return the table in a file with one of the known suffixes."""
+    suffix = path.suffix.lower()
+    kind = CsvFile if suffix in SEPARATORS else ParquetFile if suffix == ".parquet" else JsonFile
+    return kind(path, block, lenient=lenient)
+
+
+def read_schema(path: Path) -> pa.Schema:
+    """Return the columns of a file with their inferred types."""
+    return open_table(path).schema
+
+
+def iter_batches(
+    path: Path, types: Types, block: int | None = None, *, on_invalid: OnInvalid | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Stream batches of these columns in file order, see `TableSource.batches`."""
+    return open_table(path, block).batches(types, on_invalid)
+
+
+def iter_rows(path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Stream rows as dicts of these columns; lists stay lists."""
+    if path.suffix.lower() in (".parquet", *SEPARATORS):
+        for batch in iter_batches(path, dict.fromkeys(names, TEXT), LONG_BLOCK):
+            yield from batch.to_pylist()
+        return
+    for _, value in _json_lines(path, errors="strict"):
+        if isinstance(value, BadCell):
+            raise BadInput(f"{path}: {value}: {value.fix}")
+        yield {name: value.get(name) for name in names}
+
+
+def leave_out(cells: Sequence[BadCell]) -> None:
+    """Accept rows that cannot be read, since they are reported when the rows are streamed."""
 
 
 def read_lines(path: Path) -> list[str]:
@@ -92,65 +347,30 @@ def read_lines(path: Path) -> list[str]:
         raise BadInput(f"{path} is not UTF-8: convert it") from error
 
 
-def is_number(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds numbers; booleans are not numbers."""
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+def json_schema(rows: Iterable[Mapping[str, Any]]) -> pa.Schema:
+    """Return the union of the columns of JSON objects with their inferred types."""
+    seen: dict[str, set[type]] = {}
+    for row in rows:
+        for key, value in row.items():
+            seen.setdefault(key, set()).update([] if value is None else [_json_type(value)])
+
+    def arrow_type(types: set[type]) -> pa.DataType:
+        return next((kind for kind, (_, accepted) in _JSON_TYPES.items() if types and types <= accepted), TEXT)
+
+    return pa.schema([(key, arrow_type(types)) for key, types in seen.items()])
 
 
-def text_type(path: Path, inferred: pa.DataType) -> pa.DataType:
-    """Return the type to read a column of texts in; numbers in json are converted to texts afterwards."""
-    typed = path.suffix.lower() not in (".csv", ".tsv", ".parquet")
-    return inferred if typed and (pa.types.is_integer(inferred) or pa.types.is_floating(inferred)) else _TEXT
-
-
-def name_type(path: Path, inferred: pa.DataType, *, exact: bool = False) -> pa.DataType:
-    """Return the type to read a column of names in; unless `exact`, a json column may mix 1 and 1.0."""
-    if path.suffix.lower() in (".csv", ".tsv"):
-        return _TEXT
-    loose = path.suffix.lower() != ".parquet" and not exact
-    return pa.float64() if loose and inferred == pa.int64() else inferred
-
-
-def iter_batches(
-    path: Path, types: Types, block: int = BLOCK, *, on_invalid: OnInvalid | None = None, lenient: bool = False
-) -> Iterator[pa.RecordBatch]:
-    """Stream batches of these columns in file order; csv and json are read in the passed types.
-
-    `on_invalid` is called for rows that cannot be split into values, which are then left out; without it they are
-    errors. With `lenient`, it is also called for json rows with a value of another type.
-    """
-    with _explained(path, types):
-        if path.suffix.lower() == ".parquet":
-            yield from parquet_batches(path, list(types))
-        elif path.suffix.lower() in (".csv", ".tsv"):
-            with _open_csv(path, types, block, on_invalid=on_invalid) as reader:
-                yield from reader
-        elif lenient and on_invalid is not None:
-            yield from _valid_json(path, types, on_invalid)
-        else:
-            schema = pa.schema(list(types.items()))
-            options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-            reading = arrow_json.ReadOptions(use_threads=False, block_size=block)
-            with arrow_json.open_json(path, read_options=reading, parse_options=options) as reader:
-                yield from reader
-
-
-def iter_rows(path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Stream rows as dicts of these columns; lists stay lists."""
-    if path.suffix.lower() in (".parquet", *SEPARATORS):
-        for batch in iter_batches(path, dict.fromkeys(names, _TEXT), LONG_BLOCK):
-            yield from batch.to_pylist()
-        return
-    with path.open(encoding="utf-8-sig") as file:
-        for row, line in enumerate((line for line in file if line.strip()), start=1):
-            try:
-                value = json.loads(line)
-            except ValueError as error:
-                raise BadInput(f"{path}: row {row} is not JSON: {error}") from error
-            if not isinstance(value, dict):
-                raise BadInput(f"{path}: row {row} is not a JSON object: write one {{...}} per line")
-            check_surrogates(line, value, f"{path}: row {row}")
-            yield {name: value.get(name) for name in names}
+def row_faults(row: int, value: Mapping[str, Any] | BadCell, types: Types) -> list[BadCell]:
+    """Return the values of a JSON object that do not have the type of their column, or why the row has no object."""
+    if isinstance(value, BadCell):
+        return [value]
+    faults = []
+    for name, kind in types.items():
+        expected, accepted = _JSON_TYPES[kind]
+        if value.get(name) is not None and _json_type(value[name]) not in accepted:
+            shown = repr(value[name])[:60]
+            faults.append(BadCell(row, name, shown, f"expected {expected}", "fix the value or remove the row"))
+    return faults
 
 
 def check_surrogates(text: str, value: Any, where: str) -> None:
@@ -169,144 +389,37 @@ def _has_surrogate(text: str, value: Any) -> bool:
     return False
 
 
-def first_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the first objects of a json file; reading stops at an invalid line."""
-    rows = []
-    with path.open(encoding="utf-8-sig") as file:
-        for row, line in enumerate(islice((line for line in file if line.strip()), _PEEK), start=1):
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                break  # reported with its row number when the file is streamed
-            check_surrogates(line, rows[-1], f"{path}: row {row}")
-    return [row for row in rows if isinstance(row, dict)]
-
-
 def _json_type(value: Any) -> type:
     """Return the type of a JSON value; that of a list of texts is tuple."""
     is_texts = isinstance(value, list) and all(isinstance(each, str) for each in value)
     return tuple if is_texts else type(value)
 
 
-def json_schema(rows: Iterable[Mapping[str, Any]]) -> pa.Schema:
-    """Return the union of the columns of JSON objects with their inferred types."""
-    seen: dict[str, set[type]] = {}
-    for row in rows:
-        for key, value in row.items():
-            seen.setdefault(key, set()).update([] if value is None else [_json_type(value)])
-
-    def arrow_type(types: set[type]) -> pa.DataType:
-        return next((kind for kind, (_, accepted) in _JSON_TYPES.items() if types and types <= accepted), _TEXT)
-
-    return pa.schema([(key, arrow_type(types)) for key, types in seen.items()])
-
-
-@contextmanager
-def _open_csv(path: Path, types: Types, block: int, *, on_invalid: OnInvalid | None) -> Iterator[Any]:
-    dialect = detect_dialect(path)
-    block = block if _check_header(path, dialect.separator) < block else LONG_BLOCK
-
-    def handle(row: Any) -> str:
-        if on_invalid is not None:
-            fix = "complete the row, or put values with a separator in double quotes"
-            problem = f"has {row.actual_columns} values but the header names {row.expected_columns} columns"
-            on_invalid(row.number - 1, [Fault(problem, fix)])
-        return "skip"
-
-    with (
-        dialect.open(path) as file,
-        csv.open_csv(
-            file,
-            # one thread, so that Arrow reports the row of an error
-            read_options=csv.ReadOptions(use_threads=False, block_size=block, encoding=dialect.encoding),
-            parse_options=csv.ParseOptions(
-                delimiter=dialect.separator,
-                newlines_in_values=True,
-                invalid_row_handler=None if on_invalid is None else handle,
-            ),
-            convert_options=csv.ConvertOptions(column_types=dict(types), include_columns=list(types)),
-        ) as reader,
-    ):
-        yield reader
+def _json_lines(path: Path, *, errors: str = "replace") -> Iterator[tuple[int, Mapping[str, Any] | BadCell]]:
+    """Yield the number of each row, from 1, and its object or the reason why it has none."""
+    with path.open(encoding="utf-8-sig", errors=errors) as file:
+        for row, line in enumerate((line for line in file if line.strip()), start=1):
+            problem, fix, value = "", "write one {...} per line", {}
+            try:
+                value = json.loads(line.strip())
+            except json.JSONDecodeError as error:
+                problem = f"is not JSON: {error.msg.removesuffix(' at')} at character {error.colno}"
+            except (ValueError, RecursionError) as error:
+                problem = f"is not JSON: {error}"
+            if not problem and not isinstance(value, dict):
+                problem = "is not a JSON object"
+            if not problem and _has_surrogate(line, value):
+                problem, fix = "has an unpaired surrogate such as \\ud83d", "write the complete character"
+            yield row, BadCell(row, "", "", problem, fix) if problem else value
 
 
-def _check_header(path: Path, separator: str) -> int:
-    """Return the length of the header in bytes; raise if it has too many columns."""
-    with path.open("rb") as file:
-        header = file.readline(LONG_BLOCK)
-    if re.sub(rb'"[^"]*"', b"", header).count(separator.encode()) >= MAX_COLUMNS:
-        raise _too_many_columns(path)
-    return len(header)
-
-
-def leave_out(row: int, faults: Sequence[Fault]) -> None:
-    """Accept rows that cannot be read, since they are reported when the rows are streamed."""
-
-
-def reading_notes(path: Path) -> tuple[str, ...]:
-    """Return notes on how a file is read if that is not evident from its suffix."""
-    return detect_dialect(path).notes if path.suffix.lower() in SEPARATORS else ()
-
-
-@contextmanager
-def _explained(path: Path, types: Types | None = None) -> Iterator[None]:
-    """Convert Arrow's exceptions to `BadInput`."""
-    try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError, RecursionError) as error:
-        raise explain(path, error, types) from error
-
-
-def explain(path: Path, error: BaseException, types: Types | None = None) -> BadInput:
-    """Convert an exception of Arrow for this file to one sentence with row, column and fix."""
-    if limited := open_limit(error):
-        return limited
-    message = " ".join(str(error).split())
-    if isinstance(error, UnicodeDecodeError) or "invalid utf8" in message.lower().replace("-", ""):
-        return not_utf8(path, _row(message) or "so its texts cannot be read")
-    if match := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", message):
-        values = f"row {int(match[1]) - 1} has {match[3]} values but the header names {match[2]} columns"
-        return BadInput(f"{path}: {values}: complete the row, or put values with a separator in double quotes")
-    if match := re.search(r"CSV column #(\d+): .*invalid value '(.*)'", message):
-        cell = ", ".join(filter(None, (_row(message), f"column '{read_schema(path).names[int(match[1])]}'")))
-        fix = "fix the value, remove the row, or name the feature columns with --column features=NAME,NAME"
-        return BadValue(f"{path}: {cell} has '{match[2]}', expected a number: {fix}")
-    if "straddl" in message:
-        return LongRow(f"{path}: a row is longer than {LONG_BLOCK >> 20} MB: check for a quote that is never closed")
-    if path.suffix.lower() in (".jsonl", ".ndjson") and (fault := _json_fault(path, types or {})):
-        return BadValue(f"{path}: {fault}")
-    if isinstance(error, PermissionError):
-        return BadInput(f"{path} cannot be read: change its permissions")
-    if message.endswith("Empty CSV file or block: cannot infer number of columns"):
-        return BadInput(f"{path} is damaged or has no header: write a header and one row per example")
-    reason = message.split(". ")[0].rstrip(".")[:200]  # only Arrow's first sentence
-    return BadInput(f"{path} is damaged or not a {path.suffix[1:]} file ({reason}): write it again")
-
-
-def _row(message: str) -> str:
-    """Return the data row of Arrow's message, counted from 1 below the header."""
-    match = re.search(r"Row #(\d+)", message)
-    return f"row {int(match[1]) - 1}" if match else ""
-
-
-def _json_fault(path: Path, types: Types) -> str | None:
-    """Describe the first row that is not an object with values of the expected types."""
-    for row, value in _json_lines(path):
-        if isinstance(value, Fault):
-            return f"row {row} {value.problem}: {value.fix}"
-        if fault := row_fault(row, value, types):
-            return fault
-    return None
-
-
-def _valid_json(path: Path, types: Types, on_invalid: OnInvalid) -> Iterator[pa.RecordBatch]:
+def _valid_rows(path: Path, schema: pa.Schema, types: Types, on_invalid: OnInvalid) -> Iterator[pa.RecordBatch]:
     """Yield the rows that are objects with values of the expected types."""
-    schema, rows = pa.schema(list(types.items())), list[Mapping[str, Any]]()
+    rows = []
     for number, value in _json_lines(path):
-        faults = [value] if isinstance(value, Fault) else _row_faults(value, types)
-        if faults:
-            on_invalid(number, faults)
-        elif not isinstance(value, Fault):
+        if faults := row_faults(number, value, types):
+            on_invalid(faults)
+        else:
             rows.append(value)
         if len(rows) == _JSON_BATCH:
             yield pa.RecordBatch.from_pylist(rows, schema=schema)
@@ -315,39 +428,21 @@ def _valid_json(path: Path, types: Types, on_invalid: OnInvalid) -> Iterator[pa.
         yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
-def _json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | Fault]]:
-    """Yield the number of each row, from 1, and its object or the reason why it has none."""
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        for row, line in enumerate((line for line in file if line.strip()), start=1):
-            try:
-                value = json.loads(line.strip())
-            except json.JSONDecodeError as error:
-                reason = f"{error.msg.removesuffix(' at')} at character {error.colno}"
-                yield row, Fault(f"is not JSON: {reason}", "write one {...} per line")
-                continue
-            except (ValueError, RecursionError) as error:
-                yield row, Fault(f"is not JSON: {error}", "write one {...} per line")
-                continue
-            if not isinstance(value, dict):
-                value = Fault("is not a JSON object", "write one {...} per line")
-            elif _has_surrogate(line, value):
-                value = Fault("has an unpaired surrogate such as \\ud83d", "write the complete character")
-            yield row, value
+def _wrong_width(row: int, actual: int, expected: int) -> BadCell:
+    """Return the error for a row of a csv file with too few or too many values."""
+    problem = f"has {actual} values but the header names {expected} columns"
+    return BadCell(row, "", "", problem, "complete the row, or put values with a separator in double quotes")
 
 
-def row_fault(number: int, row: Mapping[str, Any], types: Types) -> str | None:
-    """Describe the first value of a JSON object that does not have its column's type."""
-    for problem, fix, name, shown in _row_faults(row, types):
-        return f"row {number}, column '{name}' has {shown}, {problem}: {fix}"
-    return None
+def _header_length(path: Path, separator: str) -> int:
+    """Return the length of the header in bytes; raise if it has too many columns."""
+    with path.open("rb") as file:
+        header = file.readline(LONG_BLOCK)
+    _check_width(path, re.sub(rb'"[^"]*"', b"", header).count(separator.encode()) + 1)
+    return len(header)
 
 
-def _row_faults(row: Mapping[str, Any], types: Types) -> list[Fault]:
-    """Describe the values of a JSON object that do not have the type of their column."""
-    faults = []
-    for name, kind in types.items():
-        expected, accepted = _JSON_TYPES[kind]
-        if row.get(name) is not None and _json_type(row[name]) not in accepted:
-            fix = "fix the value or remove the row"
-            faults.append(Fault(f"expected {expected}", fix, name, repr(row[name])[:60]))
-    return faults
+def _check_width(path: Path, columns: int) -> None:
+    if columns > MAX_COLUMNS:
+        fix = "remove columns, or store the features in a .npz file"
+        raise BadInput(f"{path} has more than {MAX_COLUMNS:,} columns: {fix}")

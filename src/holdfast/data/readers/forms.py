@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from holdfast.data.readers.dates import FORMS, DateForm, detect_date_form
+from holdfast.data.readers.arrow import TEXT, is_text, trimmed
+from holdfast.data.readers.dates import FORMS, ISO, DateForm, detect_date_form
 from holdfast.data.readers.numbers import CURRENCIES, MISSING, PERCENT, NumberForm, detect_form, looks_like_number
 
 READING = " is read as "  # in every note on how a file or column is read
@@ -38,32 +38,33 @@ def trained_forms(columns: Mapping[str, Any] | None, schema: pa.Schema, *, typed
     known = {name: schema.field(name).type for name in forms if counts.get(name) == 1}
     return {
         name: forms[name] for name, kind in known.items()
-        if kind in (pa.string(), pa.large_string()) or not (typed or pa.types.is_temporal(kind))
+        if is_text(kind) or not (typed or pa.types.is_temporal(kind))
     }  # fmt: skip
 
 
-def detect_forms(sample: pa.RecordBatch, names: Collection[str], *, decimal: str = ".") -> dict[str, Form]:
-    """Return the form of each text column whose values are mostly numbers or dates in the first rows."""
-    forms: dict[str, Form] = {}
+def detect_forms(
+    sample: pa.RecordBatch, names: Collection[str], *, decimal: str = "."
+) -> tuple[dict[str, Form], dict[str, str]]:
+    """Return the form of each text column whose values are mostly numbers or dates in the first rows.
+
+    Also returns a note per other column that mixes numbers and texts, or several forms of either.
+    """
+    forms, notes = dict[str, Form](), dict[str, str]()
     for name in names:
         values = _filled(sample, name)
         form = detect_form(values, decimal=decimal) or detect_date_form(values)
         if form is not None:
             forms[name] = form
-    return forms
-
-
-def mixture_notes(sample: pa.RecordBatch, names: Collection[str]) -> dict[str, str]:
-    """Return a note per text column without a form that mixes numbers and texts, or several forms of either."""
-    mixtures = {name: _mixture(_filled(sample, name), name) for name in names}
-    return {name: f"column '{name}' has {mixture}" for name, mixture in mixtures.items() if mixture}
+        elif mixture := _mixture(values, name):
+            notes[name] = f"column '{name}' has {mixture}"
+    return forms, notes
 
 
 def _mixture(values: Sequence[str], name: str) -> str:
     """Describe values of which at least a tenth are numbers or dates; empty if there is nothing to report."""
     examples, rest = [], list(values)
     for form in FORMS:  # an ambiguous date counts for the first form only
-        valid = form.parse(pa.array(rest, pa.large_string())).is_valid().to_pylist()
+        valid = form.parse(pa.array(rest, TEXT)).is_valid().to_pylist()
         if 10 * sum(valid) >= len(values) > 0:
             examples.append(rest[valid.index(True)])
         rest = [value for value, is_date in zip(rest, valid, strict=True) if not is_date]
@@ -87,9 +88,13 @@ def _unit(value: str) -> str:
 
 def _filled(sample: pa.RecordBatch, name: str) -> list[str]:
     """Return the first values of a text column that are not missing."""
-    texts = sample.column(name)[:SAMPLE].cast(pa.large_string())
-    column = pc.call_function("utf8_trim_whitespace", [texts])
-    return [value for value in column.to_pylist() if value is not None and value not in MISSING]
+    values = trimmed(sample.column(name)[:SAMPLE]).to_pylist()
+    return [value for value in values if value is not None and value not in MISSING]
+
+
+def default_form(kind: str) -> Form:
+    """Return the form that Arrow reads itself."""
+    return ISO if kind == "date" else NumberForm()
 
 
 def kinds_of(forms: Mapping[str, Form]) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Read graphs: a file or zip of TU's data sets, a folder with one domain per set, or torch-geometric objects."""
 
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +17,7 @@ from holdfast.core.files import open_limit
 from holdfast.core.inputs import Graphs
 from holdfast.data.dataset import SPLITS, Dataset, encode, join
 from holdfast.data.raw import GraphList
-from holdfast.data.readers.arrays import check_zip
+from holdfast.data.readers.arrays import DAMAGED_ZIP, check_zip
 from holdfast.data.readers.graph_text import Files, Parsed, parse_layout, parse_text
 from holdfast.data.readers.images import SUFFIXES as IMAGE_SUFFIXES
 from holdfast.data.readers.images import files_below
@@ -86,18 +85,9 @@ def _zip_files(path: Path) -> Files:
         try:
             with zipfile.ZipFile(path) as opened, opened.open(name) as file:
                 yield from _lines(file, f"{path}: {name}")
-        except (
-            zipfile.BadZipFile,
-            zlib.error,
-            EOFError,
-            UnicodeDecodeError,
-            NotImplementedError,
-            RuntimeError,
-            OSError,
-        ) as error:
-            raise open_limit(error) or BadInput(
-                f"{path}: {name} cannot be unpacked ({error}): pack it again"
-            ) from error
+        except DAMAGED_ZIP as error:
+            fault = f"{path}: {name} cannot be unpacked ({error}): pack it again"
+            raise open_limit(error) or BadInput(fault) from error
 
     with zipfile.ZipFile(path) as opened:
         names = [name for name in opened.namelist() if name.endswith(".txt") and not name.startswith("__MACOSX")]

@@ -12,12 +12,13 @@ from holdfast.core.files import path_error
 from holdfast.data.dataset import Dataset, encode
 from holdfast.data.part_locations import FILE, is_annotation_folder
 from holdfast.data.raw import ImageFiles
+from holdfast.data.readers.columns import DEFAULT, ReadOptions
 from holdfast.data.readers.features import SUFFIXES
 
 _LAYOUT = "put images at DOMAIN/CLASS/FILE"
 
 
-def read_images(folder: Path, *, need: Collection[str] = ("label", "domain")) -> Dataset:
+def read_images(folder: Path, options: ReadOptions = DEFAULT) -> Dataset:
     """Read DOMAIN/CLASS/FILE, or any nesting if neither label nor domain is needed."""
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder")
@@ -28,7 +29,7 @@ def read_images(folder: Path, *, need: Collection[str] = ("label", "domain")) ->
     if not images:
         raise BadInput(f"{folder} holds no images ({', '.join(SUFFIXES)}): {_LAYOUT}")
     names = [path.relative_to(folder).parts for path in images]
-    label_level, domain_level = _levels(folder, names, need)
+    label_level, domain_level = _levels(folder, names, options.need)
     y, classes = np.full(len(images), -1, dtype=np.int64), ()
     if label_level is not None:
         y, classes = encode([name[label_level] for name in names])

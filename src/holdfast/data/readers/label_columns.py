@@ -5,9 +5,9 @@ Both are converted to texts such as `red|blue`, which the task `multilabel` read
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.core.errors import BadInput
+from holdfast.data.readers.arrow import TEXT, compute, is_text
 from holdfast.data.readers.columns import JOINED, Roles
 
 SEPARATOR = "|"
@@ -18,8 +18,8 @@ def is_list_of_texts(kind: pa.DataType) -> bool:
     """Whether a column of this type holds lists of labels."""
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return False
-    inner = kind.value_type.value_type if pa.types.is_dictionary(kind.value_type) else kind.value_type
-    return pa.types.is_string(inner) or pa.types.is_large_string(inner)
+    inner = kind.value_type
+    return is_text(inner.value_type if pa.types.is_dictionary(inner) else inner)
 
 
 def with_label_texts(batch: pa.RecordBatch, roles: Roles, *, where: str, before: int = 0) -> pa.RecordBatch:
@@ -32,15 +32,13 @@ def with_label_texts(batch: pa.RecordBatch, roles: Roles, *, where: str, before:
         return batch
     column = batch.column(roles.label).cast(pa.list_(pa.string()))  # parquet files have dictionaries
     _check_names(column, f"{where}: column '{roles.label}'")
-    texts = pc.call_function("binary_join", [column, SEPARATOR]).cast(pa.large_string())
-    texts = pc.call_function(
-        "if_else", [pc.call_function("equal", [texts, ""]), pa.scalar(None, pa.large_string()), texts]
-    )
+    texts = compute.binary_join(column, SEPARATOR).cast(TEXT)
+    texts = compute.if_else(compute.equal(texts, ""), None, texts)
     return batch.set_column(batch.schema.names.index(roles.label), roles.label, texts)
 
 
 def _check_names(column: pa.Array, where: str) -> None:
-    names = pc.call_function("list_flatten", [column]).unique().to_pylist()
+    names = compute.list_flatten(column).unique().to_pylist()
     if wrong := [name for name in names if name is not None and SEPARATOR in name]:
         raise BadInput(f"{where} has the label '{wrong[0]}', which contains {SEPARATOR}: rename it")
 
@@ -49,7 +47,7 @@ def _joined(batch: pa.RecordBatch, names: tuple[str, ...], where: str, before: i
     """(n,) texts of the labels whose column is 1, null where there is none."""
     chosen = np.stack([_is_set(batch.column(name), name, where, before) for name in names], axis=1)  # (n, c)
     texts = [SEPARATOR.join(name for name, value in zip(names, row, strict=True) if value) or None for row in chosen]
-    return pa.array(texts, type=pa.large_string())
+    return pa.array(texts, type=TEXT)
 
 
 def _is_set(column: pa.Array, name: str, where: str, before: int) -> np.ndarray:

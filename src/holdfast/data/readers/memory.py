@@ -3,8 +3,7 @@
 import math
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import replace
+from collections.abc import Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +15,14 @@ from torch.utils.data import Dataset as TorchDataset
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
-from holdfast.core.table import KINDS, Schema
+from holdfast.core.table import Schema
 from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import GraphList, ImageFiles, Pixels, Raw, Texts, Vectors
-from holdfast.data.readers.cells import CellChecker
-from holdfast.data.readers.collect import TableCollector
-from holdfast.data.readers.columns import ColumnFinder, assign, check_carried
-from holdfast.data.readers.features import NAME, FeatureCollector, Inputs, kind_of
-from holdfast.data.readers.forms import (
-    SAMPLE,
-    ModelColumns,
-    detect_forms,
-    kinds_of,
-    mixture_notes,
-    stored_forms,
-    trained_forms,
-)
+from holdfast.data.readers.columns import DEFAULT, ReadOptions
+from holdfast.data.readers.features import FeatureCollector, Inputs
+from holdfast.data.readers.formats import OnInvalid, TableSource, Types
 from holdfast.data.readers.graphs import GraphObject, as_graphs
-from holdfast.data.readers.label_columns import with_label_texts
-from holdfast.data.readers.mixed import resolve_mixtures
+from holdfast.data.readers.table import read_rows
 
 ONE_DOMAIN = "all"  # name of the domain if none are passed
 FRAME = "the DataFrame"
@@ -136,6 +124,28 @@ def _check_present(what: str, values: Sequence[Any]) -> None:
             raise BadInput(f"the {what} of example {i + 1} is missing: fill it in or drop the example")
 
 
+class Frame(TableSource):
+    """The rows of a DataFrame; paths of images are relative to `folder`, by default the current one."""
+
+    def __init__(self, frame: pd.DataFrame, where: str = FRAME, *, name: str = "data", folder: Path | None = None):
+        self.where, self.name, self.folder = where, name, folder
+        _check_names(frame, where)
+        with self.explained():
+            frame = frame.set_axis(list(map(str, frame.columns)), axis=1)
+            self.table = pa.Table.from_pandas(frame, preserve_index=False)
+
+    def _schema(self) -> pa.Schema:
+        return self.table.schema
+
+    def batches(self, types: Types, on_invalid: OnInvalid | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield all columns in their own types."""
+        yield from self.table.to_batches()
+
+    def explain(self, error: BaseException, types: Types | None = None) -> BadInput:
+        reason = "; ".join(map(str, error.args))[:200]
+        return BadInput(f"{self.where} has a column that is neither numbers nor texts ({reason}): convert it")
+
+
 def read_inputs(frame: pd.DataFrame, schema: Schema = (), text: str | None = None) -> Inputs:
     """Read all columns of a DataFrame as inputs; `schema` and `text` are the columns of a model."""
     _check_names(frame)
@@ -143,27 +153,16 @@ def read_inputs(frame: pd.DataFrame, schema: Schema = (), text: str | None = Non
     names = [*(column.name for column in schema), *([text] if text else [])]
     if missing := [name for name in names if name not in frame.columns]:
         raise BadInput(f"{FRAME} lacks the column '{missing[0]}' of the model: rename or add columns")
-    try:
-        table = pa.Table.from_pandas(frame[names] if names else frame, preserve_index=False)
-        kinds = {field.name: kind_of(field.type) for field in table.schema}
-        if unknown := [name for name, kind in kinds.items() if not kind]:
-            raise BadInput(f"{FRAME}: column '{unknown[0]}' is neither numbers nor texts: convert or drop it")
-        kinds |= {column.name: column.kind for column in schema} | ({text: "text"} if text else {})
-        collector = FeatureCollector(FRAME, kinds, chosen=names)
-        for before, batch in _counted(table.to_batches()):
-            collector.add(batch, before=before)
-    except (pa.ArrowException, UnicodeError, OverflowError) as error:
-        reason = "; ".join(map(str, error.args))[:200]
-        raise BadInput(f"{FRAME} has a column that is neither numbers nor texts ({reason}): convert it") from error
+    source = Frame(pd.DataFrame(frame, columns=names or None))
+    kinds = source.kinds()
+    if unknown := [name for name, kind in kinds.items() if not kind]:
+        raise BadInput(f"{FRAME}: column '{unknown[0]}' is neither numbers nor texts: convert or drop it")
+    kinds |= {column.name: column.kind for column in schema} | ({text: "text"} if text else {})
+    collector = FeatureCollector(FRAME, kinds, chosen=names)
+    with source.explained():
+        for batch in source.batches({}):
+            collector.add(batch)
     return collector.result(None)
-
-
-def _counted(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Iterate over batches, with the number of rows before each."""
-    before = 0
-    for batch in batches:
-        yield before, batch
-        before += len(batch)
 
 
 def as_frame(X: Any) -> Any:
@@ -247,53 +246,18 @@ def _is_text(example: Any) -> bool:
 
 
 def read_frame(
-    frame: pd.DataFrame, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain"),
-    skip_bad: bool = False, where: str = FRAME, carry: Sequence[str] = (), folder: Path | None = None,
+    frame: pd.DataFrame, options: ReadOptions = DEFAULT, *, where: str = FRAME, name: str = "data",
+    folder: Path | None = None,
 ) -> Dataset:  # fmt: skip
-    """Read one example per row; `columns` maps roles to column names, `need` lists required roles.
+    """Read one example per row; `where` names the data in messages.
 
-    With `skip_bad`, rows with bad cells are left out with a note. `where` names the data in messages, and `carry` the
-    columns that the data set stores unchanged. Paths of images are relative to `folder`, by default the current one.
+    Paths of images are relative to `folder`, by default the current one.
     """
-    _check_names(frame, where)
     if not len(frame):
+        _check_names(frame, where)
         raise BadInput(f"{where} has no rows: pass one row per example")
-    try:
-        table = pa.Table.from_pandas(frame.set_axis(list(map(str, frame.columns)), axis=1), preserve_index=False)
-        kinds = {field.name: kind_of(field.type) for field in table.schema}
-        sample = table.slice(0, SAMPLE).combine_chunks().to_batches()[0]
-        named = [name for name, kind in kinds.items() if kind == NAME]
-        forms = detect_forms(sample, named)
-        mixtures = mixture_notes(sample, [name for name in named if name not in forms])
-        trained = trained_forms(columns, table.schema, typed=True)
-        if not isinstance(columns, ModelColumns):
-            finder = ColumnFinder(where, table.schema.names, columns)
-            chosen = {name for kind in KINDS for name in finder.requested(kind)}
-            used = {name: form for name, form in forms.items() if name not in chosen}
-            mixed = resolve_mixtures(table.select(list(used)).to_batches(), used)
-            mixtures |= {name: note for name, note in mixed.names.items() if not forms[name].plain}
-            forms = {name: form for name, form in (forms | mixed.forms).items() if name not in mixed.names}
-        forms = stored_forms(forms) | trained  # texts of plain numbers are names
-        kinds |= kinds_of(forms)
-        names = table.schema.names
-        roles = assign(where, names, kinds=kinds, columns=columns, need=need, sample=lambda: sample)
-        forms = {name: form for name, form in forms.items() if roles.features.get(name) == kinds[name]}
-        check_carried(where, table.schema.names, carry)
-        collector, rows = TableCollector(where, roles, need, folder=folder), []
-        checker = CellChecker(where, roles, need, forms=forms, trained=trained, folder=folder)
-        for before, batch in _counted(table.to_batches()):
-            cleaned, positions = checker.clean(with_label_texts(batch, roles, where=where, before=before))
-            collector.add(cleaned)
-            rows.append(before + positions)
-    except (pa.ArrowException, UnicodeError, OverflowError) as error:
-        reason = "; ".join(map(str, error.args))[:200]
-        raise BadInput(f"{where} has a column that is neither numbers nor texts ({reason}): convert it") from error
-    unclear = [note for name, note in mixtures.items() if roles.features.get(name) == NAME]
-    notes = [*unclear, *checker.finish(skip_bad=skip_bad)]
-    used = np.concatenate(rows)
-    carried = table.select(list(carry)).take(pa.array(used)) if carry else None
-    dataset = replace(collector.dataset("data"), forms=forms, carried=carried)
-    return (replace(dataset, file_rows=used + 1) if skip_bad else dataset).with_notes(*notes)
+    ((dataset, _),) = read_rows(Frame(frame, where, name=name, folder=folder), options)
+    return dataset
 
 
 def _check_names(frame: pd.DataFrame, where: str = FRAME) -> None:

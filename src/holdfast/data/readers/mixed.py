@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from holdfast.data.readers.arrow import compute, is_in, trimmed
 from holdfast.data.readers.forms import READING, Form
 from holdfast.data.readers.numbers import MISSING, looks_like_number
 
@@ -25,7 +25,6 @@ MIN_SHARE = 0.01  # or the fraction of rows with texts that repeat
 NAMES_ROWS = 20  # rows with different texts from which a column may hold names, not numbers,
 NAMES_SHARE = 0.1  # and their fraction of the rows
 _MAX_TEXTS = 10_000  # distinct texts that are counted
-_TEXT = pa.large_string()
 
 
 class Mixtures(NamedTuple):
@@ -79,13 +78,11 @@ class _Tally:
         return len(self.numbers) > FEW_NUMBERS
 
     def add(self, column: Any) -> None:
-        counted = pc.call_function("utf8_trim_whitespace", [column.cast(_TEXT)]).value_counts()
+        counted = trimmed(column).value_counts()
         values, counts = counted.field("values"), counted.field("counts").to_numpy()
-        spelled = pc.SetLookupOptions(pa.array(MISSING, _TEXT))
-        missing = pc.call_function("or", [values.is_null(), pc.call_function("is_in", [values], options=spelled)])
+        missing = compute.or_(values.is_null(), is_in(values, MISSING))
         parsed = self.form.parse(values)
-        rest = pc.call_function("and_not", [parsed.is_null(), missing])
-        at = np.flatnonzero(rest)
+        at = np.flatnonzero(compute.and_not(parsed.is_null(), missing))
         self.filled += int(counts[~np.asarray(missing)].sum())
         self.rest += int(counts[at].sum())
         if not self.many_numbers:

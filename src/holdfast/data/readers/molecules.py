@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from holdfast.core.packed_graphs import PackedGraphs
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import GraphList, Raw, Subset
 from holdfast.data.readers import formats
-from holdfast.data.readers.columns import find
+from holdfast.data.readers.columns import DEFAULT, ReadOptions, find
 from holdfast.data.readers.smiles import Parsed, import_rdkit, parse_all, parse_molecule
 from holdfast.data.readers.table import read_table
 
@@ -49,13 +49,10 @@ def smiles_column(path: Path, columns: Mapping[str, str] | None) -> str | None:
     return find(formats.read_schema(path).names, NAMES)
 
 
-def read_molecules(
-    path: Path, column: str, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain"),
-    skip_bad: bool = False,
-) -> Dataset:  # fmt: skip
+def read_molecules(path: Path, column: str, options: ReadOptions = DEFAULT) -> Dataset:
     """Read a table with a column of SMILES as graphs; the other columns are those of any table."""
-    others = {key: name for key, name in (columns or {}).items() if key != "smiles"}
-    table = read_table(path, columns={**others, "text": column}, need=need, skip_bad=skip_bad)
+    others = {key: name for key, name in (options.columns or {}).items() if key != "smiles"}
+    table = read_table(path, replace(options, columns={**others, "text": column}))
     return as_molecules(table, np.arange(len(table)), str(path))
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from holdfast.data.readers.arrow import TEXT, compute, matches, substituted
 
 CURRENCIES = ("$", "€", "£", "¥", "₹", "USD", "EUR", "GBP", "JPY", "CHF", "CNY", "INR", "SEK", "NOK", "DKK", "PLN")
 PERCENT = "%"
@@ -17,7 +18,6 @@ _CELL = re.compile(rf"([-+−]?){_SPACES}*({_UNIT})?{_SPACES}*([-+−]?[\d.,'’
                    rf"((?:[eE][-+]?\d+)?){_SPACES}*({_UNIT})?")  # fmt: skip
 _GROUPED = r"\d{{1,3}}(?:{mark}\d{{3}})+"
 _INNER = {"'": "['’]", " ": _SPACES}  # thousands separators with several characters
-_TEXT = pa.large_string()
 # spellings of a missing value in columns of numbers and dates: those of Arrow and pandas, and others that are common
 MISSING = (
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL",
@@ -56,29 +56,24 @@ class NumberForm:
 
     def parse(self, column: Any) -> Any:
         """Convert an Arrow array of texts to float64; null where a cell is not written in this form."""
-        texts = column.cast(_TEXT)
-        texts = _replace(texts, "^" + _SPACES + "+|" + _SPACES + "+$", "")
-        texts = _replace(texts, "−", "-")
+        texts = substituted(column.cast(TEXT), f"^{_SPACES}+|{_SPACES}+$", "")
+        texts = substituted(texts, "−", "-")
         if self.unit:
-            with_unit = _matches(texts, re.escape(self.unit))
-            texts = _replace(texts, _SPACES + "*" + re.escape(self.unit) + _SPACES + "*", "")
-            texts = pc.call_function("if_else", [with_unit, texts, pa.scalar(None, _TEXT)])
+            unit = re.escape(self.unit)
+            without_unit = substituted(texts, f"{_SPACES}*{unit}{_SPACES}*", "")
+            texts = compute.if_else(matches(texts, unit), without_unit, None)
         decimal, mark = re.escape(self.decimal), _INNER.get(self.thousands, re.escape(self.thousands))
         whole = r"\d+"
         if self.thousands:
             whole = rf"(?:\d+|{_GROUPED.format(mark=mark)})"
         pattern = rf"^[-+]?(?:{whole}(?:{decimal}\d*)?|{decimal}\d+)(?:[eE][-+]?\d+)?$"
-        valid = _matches(texts, pattern)
-        texts = pc.call_function("if_else", [valid, texts, pa.scalar(None, _TEXT)])
+        texts = compute.if_else(matches(texts, pattern), texts, None)
         if self.thousands:
-            texts = _replace(texts, mark, "")
+            texts = substituted(texts, mark, "")
         if self.decimal != ".":
-            texts = pc.call_function(
-                "replace_substring", [texts], options=pc.ReplaceSubstringOptions(self.decimal, ".")
-            )
-        texts = _replace(texts, r"^\+", "")
-        values = texts.cast(pa.float64())
-        return pc.call_function("divide", [values, pa.scalar(100.0)]) if self.unit == PERCENT else values
+            texts = substituted(texts, decimal, ".")
+        values = substituted(texts, r"^\+", "").cast(pa.float64())
+        return compute.divide(values, 100.0) if self.unit == PERCENT else values
 
 
 def looks_like_number(value: str) -> bool:
@@ -101,7 +96,7 @@ def detect_form(values: Sequence[str], *, decimal: str = ".") -> NumberForm | No
     unit = units.most_common(1)[0][0]
     bodies = [match[3] for match in cells if (match[2] or match[5] or "") == unit]
     form = _separators(bodies, decimal, unit)
-    parsed = len(values) - form.parse(pa.array(values, _TEXT)).null_count
+    parsed = len(values) - form.parse(pa.array(values, TEXT)).null_count
     return form if 2 * parsed > filled else None
 
 
@@ -130,12 +125,3 @@ def _separators(bodies: Sequence[str], decimal: str, unit: str) -> NumberForm:
     others = [mark for mark, _ in decimals.most_common() if mark != thousands]
     chosen = others[0] if others else "," if thousands == "." else "."
     return NumberForm(chosen, thousands, unit)
-
-
-def _replace(texts: Any, pattern: str, replacement: str) -> Any:
-    options = pc.ReplaceSubstringOptions(pattern, replacement)
-    return pc.call_function("replace_substring_regex", [texts], options=options)
-
-
-def _matches(texts: Any, pattern: str) -> Any:
-    return pc.call_function("match_substring_regex", [texts], options=pc.MatchSubstringOptions(pattern))

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import parquet
 
 from holdfast.core.errors import BadInput
+from holdfast.data.readers.arrow import compute
 
 BATCH = 1 << 14  # rows per batch
 BATCH_BYTES = 1 << 26  # decoded bytes per batch
@@ -65,8 +65,8 @@ def _decoded_bytes(array: Any) -> int:
     if pa.types.is_struct(array.type):
         return sum(map(_decoded_bytes, array.flatten()))
     if pa.types.is_dictionary(array.type) and pa.types.is_string(array.type.value_type):
-        lengths = pc.call_function("binary_length", [array.dictionary])
-        return 4 * len(array) + (pc.call_function("sum", [lengths.cast(pa.int64()).take(array.indices)]).as_py() or 0)
+        lengths = compute.binary_length(array.dictionary).cast(pa.int64())
+        return 4 * len(array) + (compute.sum(lengths.take(array.indices)).as_py() or 0)
     return array.nbytes
 
 

@@ -1,7 +1,7 @@
 """Read questions whose answers are spans of a text: SQuAD files, or tables with one question per row."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Question
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Records
-from holdfast.data.readers.formats import SUFFIXES, check_surrogates, iter_rows
-from holdfast.data.readers.table import METADATA, column_finder, unlabelled_dataset
+from holdfast.data.readers.columns import ReadOptions
+from holdfast.data.readers.formats import SUFFIXES, check_surrogates
+from holdfast.data.readers.table import METADATA, column_finder, role_rows, unlabelled_dataset
 
 OUTPUTS = ("start", "end")  # outputs per token: whether the answer starts or ends there
+ANSWERED = ReadOptions(need=("answers",))
 ROLES = ("context", "question", "answers", "answer_start")
 
 Rows = Iterator[tuple[Question, dict[str, Any]]]  # a question with its metadata
@@ -42,14 +44,12 @@ class Questions(Records):
         return [Question(c, q, tuple(a), tuple(s)) for c, q, a, s in zip(contexts, *columns, strict=True)]
 
 
-def read_questions(
-    path: Path, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("answers",)
-) -> Dataset:
+def read_questions(path: Path, options: ReadOptions = ANSWERED) -> Dataset:
     """Read a SQuAD .json file, or a table with the columns context, question, answers and answer_start.
 
     If answers are needed, questions without one are dropped, with a note.
     """
-    required = "answers" in need
+    columns, required = options.columns, "answers" in options.need
     if path.suffix.lower() == ".json":
         if columns:
             raise BadInput(f"{path} is a SQuAD file, which has no columns: remove --column")
@@ -110,9 +110,9 @@ def _check_types(question: Question) -> None:
 
 def _read_table(path: Path, present: Mapping[str, str]) -> Rows:
     answered = "answers" in present and "answer_start" in present
-    for number, row in enumerate(iter_rows(path, list(present.values())), start=1):
-        context, question = (str(row[present[role]] or "") for role in ("context", "question"))
-        answers, starts = (_as_list(row[present[role]]) if answered else [] for role in ("answers", "answer_start"))
+    for number, row, metadata in role_rows(path, present):
+        context, question = (str(row[role] or "") for role in ("context", "question"))
+        answers, starts = (_as_list(row[role]) if answered else [] for role in ("answers", "answer_start"))
         if len(answers) != len(starts):
             counts = f"{len(answers)} answers but {len(starts)} starts"
             raise BadInput(f"{path}: row {number} has {counts}: write one start per answer")
@@ -120,7 +120,7 @@ def _read_table(path: Path, present: Mapping[str, str]) -> Rows:
             example = Question(context, question, tuple(map(str, answers)), tuple(map(int, starts)))
         except (TypeError, ValueError, OverflowError):  # infinity overflows
             raise BadInput(f"{path}: row {number} has the start {starts}: it must be an integer from 0") from None
-        yield example, {role: row[present[role]] for role in METADATA if role in present}
+        yield example, metadata
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -4,7 +4,8 @@ import re
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from holdfast.data.readers.arrow import compute, decoded, is_text
 
 YEARS = (1800, 2100)
 MAX_DOMAINS = 1000  # distinct values of a domain column
@@ -30,18 +31,16 @@ def domain_columns(sample: pa.RecordBatch, *, leave_out: set[str]) -> list[str]:
 
 def _rank(name: str, column: Any) -> int | None:
     """Return how likely a column is the domain, 0 is the most likely; None if it cannot be one."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = decoded(column)
     integer = pa.types.is_integer(column.type)
-    if not integer and column.type not in (pa.string(), pa.large_string()):
+    if not integer and not is_text(column.type):
         return None
-    count = pc.call_function("count_distinct", [column])
-    distinct, filled = count.as_py(), len(column) - column.null_count
+    distinct, filled = compute.count_distinct(column).as_py(), len(column) - column.null_count
     if not 2 <= distinct <= MAX_DOMAINS or filled < MIN_ROWS * distinct:
         return None
     usual = _NAMES.search(name.strip().lower()) is not None
     if integer:
-        limits = pc.call_function("min_max", [column]).as_py()
+        limits = compute.min_max(column).as_py()
         year = limits["min"] >= YEARS[0] and limits["max"] <= YEARS[1] and distinct > 2
         return 0 if year else 1 if usual else None
     likely = LIKELY[0] <= distinct <= LIKELY[1]

@@ -1,6 +1,6 @@
 """Read sentences with one tag per word: CoNLL files, or tables with lists of words and tags."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,15 @@ from holdfast.core.inputs import Sentence
 from holdfast.data.dataset import SPLITS, Dataset
 from holdfast.data.raw import Records
 from holdfast.data.readers.codes import SPLIT_NAMES
-from holdfast.data.readers.formats import iter_rows, read_lines
+from holdfast.data.readers.columns import ReadOptions
+from holdfast.data.readers.formats import read_lines
 from holdfast.data.readers.images import files_below
-from holdfast.data.readers.table import METADATA, column_finder, unlabelled_dataset
+from holdfast.data.readers.table import METADATA, column_finder, role_rows, unlabelled_dataset
 
 TABLES = (".csv", ".jsonl", ".ndjson", ".parquet")
 CONLL = (".conll", ".conll03", ".bio", ".iob", ".iob2", ".tsv", ".txt", ".train", ".testa", ".testb")
 OUTSIDE = "O"
+TAGGED = ReadOptions(need=("tags",))
 # prefixes of the BIOES, BILOU and BMES schemes -> BIO
 PREFIXES = {"B": "B", "I": "I", "E": "I", "L": "I", "M": "I", "S": "B", "U": "B"}
 FILE_SPLITS = {**SPLIT_NAMES, "devel": 1, "testa": 1, "testb": 2}
@@ -43,14 +45,13 @@ class Sentences(Records):
         return [Sentence(*pair) for pair in zip(words, tags, strict=True)]
 
 
-def read_tags(
-    path: Path, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("tags",), column: int = -1
-) -> Dataset:
+def read_tags(path: Path, options: ReadOptions = TAGGED, *, column: int = -1) -> Dataset:
     """Read a table, a CoNLL file or a folder of them; `column` is the position of the tag in a line, from 1.
 
     In a folder, each file is a domain, or a split if the files are named after splits; subfolders are domains.
     """
-    required, table = "tags" in need, path.suffix.lower() in TABLES and path.is_file()
+    columns, required = options.columns, "tags" in options.need
+    table = path.suffix.lower() in TABLES and path.is_file()
     if columns and not table:
         raise BadInput(f"{path} has no named columns: remove --column, and choose a column with @column=3")
     rows = list(_read_table(path, columns, required) if table else _read_conll(path, column, required))
@@ -71,14 +72,14 @@ def _read_table(path: Path, columns: Mapping[str, str] | None, required: bool) -
         present["tokens"] = text
     if "tokens" not in present:
         raise finder.missing("tokens")
-    for number, row in enumerate(iter_rows(path, list(present.values())), start=1):
-        words = _as_list(row[present["tokens"]])
-        tags = _as_list(row[present["tags"]]) if "tags" in present else None
+    for number, row, metadata in role_rows(path, present):
+        words = _as_list(row["tokens"])
+        tags = _as_list(row["tags"]) if "tags" in row else None
         if not words or any(not word.strip() for word in words):
             raise BadInput(f"{path}: row {number}, column '{present['tokens']}' has no words or a blank one: remove it")
         if tags is not None and len(tags) != len(words):
             raise BadInput(f"{path}: row {number} has {len(words)} words but {len(tags)} tags: write one tag per word")
-        yield words, tags, {role: row[present[role]] for role in METADATA if role in present}
+        yield words, tags, metadata
 
 
 def _as_list(value: Any) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.data.readers.arrays import read_arrays
+from holdfast.data.readers.columns import ReadOptions
 
 X = np.arange(8, dtype=np.float64).reshape(4, 2)
 Y = np.array([1, 0, 1, 10])
@@ -24,7 +25,7 @@ def save(folder: Path, **arrays) -> Path:
 
 def refusal(path: Path, **options) -> str:
     with pytest.raises(BadInput) as caught:
-        read_arrays(path, **options)
+        read_arrays(path, ReadOptions(**options))
     message = str(caught.value)
     assert "\n" not in message
     assert path.name in message
@@ -69,15 +70,15 @@ def test_images_become_channels_first(tmp_path, layout):
 
 def test_roles_by_name_and_by_need(tmp_path):
     path = save(tmp_path, x=X, z=X + 1, y=Y)
-    found = read_arrays(path, columns={"features": "z"}, need=("label",))
+    found = read_arrays(path, ReadOptions(columns={"features": "z"}, need=("label",)))
     assert found.raw.take(np.array([0])).tolist() == [[1, 2]]
     assert found.domains == ("all",)
-    bare = read_arrays(path, columns={"label": ""}, need=())
+    bare = read_arrays(path, ReadOptions(columns={"label": ""}, need=()))
     assert (bare.classes, bare.y.tolist()) == ((), [-1] * 4)
     assert "no domain array: it has 'x', 'z', 'y'" in refusal(path)
     assert "no label array 'w'" in refusal(path, columns={"label": "w"}, need=())
     with pytest.raises(BadInput, match="did you mean 'features'"):
-        read_arrays(path, columns={"feature": "z"})
+        read_arrays(path, ReadOptions(columns={"feature": "z"}))
 
 
 def test_invalid_values_are_rejected(tmp_path):

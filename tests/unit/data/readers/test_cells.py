@@ -9,6 +9,7 @@ import pytest
 from holdfast.core.errors import BadInput
 from holdfast.data.load import load_chunks, load_data
 from holdfast.data.readers import formats
+from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.table import read_table, table_chunks
 
 HEAD = "text,label,domain\n"
@@ -30,7 +31,7 @@ def test_all_bad_cells_are_listed_at_once(tmp_path):
         "column 'label' has no label (rows 10, 21); has 2 values but the header names 3 columns (row 11); "
         "column 'domain' has no domain (rows 12, 21): fix them, or leave such rows out with --skip-bad"
     )
-    dataset = read_table(path, skip_bad=True)
+    dataset = read_table(path, ReadOptions(skip_bad=True))
     assert len(dataset) == 16
     assert dataset.file_rows is not None
     assert dataset.file_rows.tolist() == [*range(1, 9), *range(13, 21)]
@@ -57,7 +58,7 @@ def test_bad_numbers_are_listed_with_their_values(tmp_path):
     message = str(caught.value)
     assert "3 bad cells in 3 rows: column 'a' has 'n/a?' (row 4), expected a number" in message
     assert "column 'b' has 'inf' (row 31), 'many words that are longer ...' (row 36), expected a number" in message
-    assert len(read_table(path, skip_bad=True)) == 37
+    assert len(read_table(path, ReadOptions(skip_bad=True))) == 37
 
 
 def test_a_bad_number_after_the_first_block_is_found(tmp_path, monkeypatch):
@@ -67,13 +68,13 @@ def test_a_bad_number_after_the_first_block_is_found(tmp_path, monkeypatch):
     path = put(tmp_path, rows, head="a,b,label,domain\n")
     with pytest.raises(BadInput, match=r"column 'b' has 'x' \(row 151\).*column 'a' has 'y' \(row 171\)"):
         read_table(path)
-    assert len(read_table(path, skip_bad=True)) == 198
-    chunks = list(table_chunks(path, rows=7, skip_bad=True, need=()))
+    assert len(read_table(path, ReadOptions(skip_bad=True))) == 198
+    chunks = list(table_chunks(path, ReadOptions(skip_bad=True, need=()), rows=7))
     assert [len(chunk) for chunk in chunks] == [7] * 28 + [2]
     numbers = np.concatenate([chunk.raw.take(np.arange(len(chunk))).numpy() for chunk in chunks])
     assert numbers[:, 0].tolist() == [i for i in range(200) if i not in (150, 170)]
     with pytest.raises(BadInput, match="2 bad cells"):
-        list(table_chunks(path, rows=7, need=()))
+        list(table_chunks(path, ReadOptions(need=()), rows=7))
 
 
 def test_bad_json_rows(tmp_path):
@@ -93,7 +94,7 @@ def test_bad_json_rows(tmp_path):
         in message
     )
     assert "is not a JSON object (row 7); column 'text' has no text (row 8)" in message
-    dataset = read_table(path, skip_bad=True)
+    dataset = read_table(path, ReadOptions(skip_bad=True))
     assert dataset.file_rows is not None
     assert dataset.file_rows.tolist() == [1, 2, 3, 4, 9, 10, 11, 12]
 
@@ -102,7 +103,7 @@ def test_unknown_splits_and_frames(tmp_path):
     path = put(tmp_path, ["a,n,d,train", "b,p,d,holdout", "c,p,d,", "d,n,d,test"], head="text,label,domain,split\n")
     with pytest.raises(BadInput, match=r"2 bad cells.*has the split 'holdout' \(row 2\), the split '' \(row 3\)"):
         read_table(path)
-    dataset = read_table(path, skip_bad=True)
+    dataset = read_table(path, ReadOptions(skip_bad=True))
     assert dataset.split is not None
     assert dataset.split.tolist() == [0, 2]
     frame = pd.DataFrame({"text": ["a", None, "c", "d"], "label": ["n", "p", None, "p"], "domain": list("xyxy")})
@@ -114,7 +115,7 @@ def test_unknown_splits_and_frames(tmp_path):
 def test_every_row_is_bad(tmp_path):
     path = put(tmp_path, ["a,,d", "b,,d"])
     with pytest.raises(BadInput, match="every row has a bad cell, so that none is left"):
-        read_table(path, skip_bad=True)
+        read_table(path, ReadOptions(skip_bad=True))
 
 
 def test_other_data_has_no_rows_to_skip(tmp_path):

@@ -10,6 +10,7 @@ from holdfast.core.table import Column, TableRows
 from holdfast.data.dataset import join
 from holdfast.data.raw import Concat, Subset, Table
 from holdfast.data.readers import features
+from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.memory import read_frame
 from holdfast.data.readers.table import read_table
 
@@ -66,15 +67,15 @@ def test_kinds_are_inferred_and_shown(tmp_path, suffix):
 def test_the_user_overrides_kinds_and_leaves_columns_out(tmp_path):
     path = write(tmp_path, ".csv")
     columns = {"category": "age,serial", "ignore": "visit,unit", "number": "smoker"}
-    table = table_of(read_table(path, columns=columns))
+    table = table_of(read_table(path, ReadOptions(columns=columns)))
     assert [(column.name, column.kind) for column in table.schema] == [
         ("age", "category"), ("colour", "category"), ("smoker", "number"), ("serial", "category"),
     ]  # fmt: skip
     assert table.schema[0].categories[0] == "40"  # 40.0 and 40 are the same category
-    named = read_table(path, columns={"features": "colour"})
+    named = read_table(path, ReadOptions(columns={"features": "colour"}))
     assert named.columns == ("colour",)
     with pytest.raises(BadInput, match=r"column 'colour' has 'red' .*expected a date such as 2024-01-31"):
-        read_table(path, columns={"date": "colour"})
+        read_table(path, ReadOptions(columns={"date": "colour"}))
 
 
 def test_a_text_column_is_the_input_unless_features_are_named(tmp_path):
@@ -87,7 +88,7 @@ def test_a_text_column_is_the_input_unless_features_are_named(tmp_path):
     assert plain.raw.kind == "text"
     assert plain.notes == ("not used: 'stars' (the input is 'text'; --column features=NAME adds it)",)
     path.write_text("text,stars,label,domain\ngood,1,x,a\n,2,y,b\n")
-    mixed = read_table(path, columns={"text": "text", "features": "stars"})
+    mixed = read_table(path, ReadOptions(columns={"text": "text", "features": "stars"}))
     assert mixed.raw.kind == "mixed"
     assert table_of(mixed).companion == ["good", ""]
 
@@ -109,7 +110,7 @@ def test_too_many_categories(monkeypatch):
     frame = FRAME.assign(code=[f"c{i % 7}" for i in range(ROWS)])
     assert "'code' (more than 5 distinct values)" in read_frame(frame).notes[1]
     with pytest.raises(BadInput, match="column 'code' has more than 5 categories"):
-        read_frame(frame, columns={"category": "code"})
+        read_frame(frame, ReadOptions(columns={"category": "code"}))
 
 
 def test_no_usable_column_is_an_error():

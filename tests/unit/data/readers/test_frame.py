@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from holdfast.core.errors import BadInput
+from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.memory import as_raw, read_frame
 from holdfast.data.readers.table import read_table
 
@@ -31,7 +32,7 @@ def test_frame_equals_a_file(tmp_path, name):
 
 def test_columns_can_be_named():
     frame = pd.DataFrame({0: [0.5, 1.5], 1: ["x", "y"], 2: ["p", "q"]})
-    found = read_frame(frame, columns={"label": "1", "domain": "2", "features": "0"})
+    found = read_frame(frame, ReadOptions(columns={"label": "1", "domain": "2", "features": "0"}))
     assert found.raw.take(np.arange(2)).tolist() == [[0.5], [1.5]]
 
 

@@ -14,6 +14,7 @@ from PIL import Image
 from holdfast.auditing.audit import audit
 from holdfast.core.errors import BadInput
 from holdfast.data.decode import decode_image
+from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.images import read_images
 from holdfast.data.splits import rows_by_domain
 from holdfast.protocols.plans import LeaveOneOut
@@ -100,21 +101,21 @@ def test_domains_and_classes_are_folders(folder):
 
 def test_any_nesting_for_prediction(folder, tmp_path):
     draw(folder / "loose.png")
-    found = read_images(folder, need=())
+    found = read_images(folder, ReadOptions(need=()))
     assert found.ids is not None
     assert (len(found), found.classes, found.domains) == (9, (), ("all",))
     assert set(found.y.tolist()) == {-1}
     assert "loose.png" in found.ids
     draw(tmp_path / "flat" / "b.png")
-    assert read_images(tmp_path / "flat", need=()).ids == ["b.png"]
+    assert read_images(tmp_path / "flat", ReadOptions(need=())).ids == ["b.png"]
 
 
 def test_classes_without_domains(tmp_path):
     draw(tmp_path / "dog" / "a.png")
     draw(tmp_path / "cat" / "a.png")
-    found = read_images(tmp_path, need=("label",))
+    found = read_images(tmp_path, ReadOptions(need=("label",)))
     assert (found.classes, found.y.tolist(), found.domains) == (("cat", "dog"), [0, 1], ("all",))
-    both = read_images(tmp_path, need=("domain",))
+    both = read_images(tmp_path, ReadOptions(need=("domain",)))
     assert (both.classes, both.domains) == ((), ("cat", "dog"))
 
 

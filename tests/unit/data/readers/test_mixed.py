@@ -7,6 +7,7 @@ import pytest
 from holdfast.core.errors import BadInput
 from holdfast.data.load import load_data
 from holdfast.data.readers import formats
+from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.table import read_table, table_chunks
 
 ROWS = 400
@@ -21,7 +22,7 @@ def table(folder, cells, *, name="data.csv", head="m", more=""):
 
 
 def column(path, **options):
-    dataset = read_table(path, **options)
+    dataset = read_table(path, ReadOptions(**options))
     rows = dataset.raw.take(np.arange(len(dataset)))
     return dataset, next(c for c in rows.schema if c.name == "m"), rows
 
@@ -56,7 +57,7 @@ def test_texts_among_many_numbers_are_missing_values(tmp_path):
     assert note in dataset.notes
     assert dataset.forms["m"].missing == ("N/D", ">100")
     with pytest.raises(BadInput, match=r"column 'm' has 'N/D' \(row 1\), '>100' \(row 2\).*expected a number"):
-        read_table(table(tmp_path, cells), columns={"number": "m"})
+        read_table(table(tmp_path, cells), ReadOptions(columns={"number": "m"}))
     _, read, _ = column(table(tmp_path, cells), columns={"category": "m"})
     assert read.kind == "category"
 
@@ -119,4 +120,4 @@ def test_texts_after_the_first_block_decide_as_well(tmp_path, monkeypatch):
 def test_a_stream_of_rows_reads_no_other_rows(tmp_path):
     path = table(tmp_path, every(3, "5+"))
     with pytest.raises(BadInput, match="134 bad cells"):
-        list(table_chunks(path, rows=50, need=()))
+        list(table_chunks(path, ReadOptions(need=()), rows=50))

@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from holdfast.core.errors import BadInput
+from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.questions import read_questions
 from tests.annotated import question_rows
 
@@ -60,7 +61,7 @@ def test_question_without_answer_is_dropped_with_a_note(tmp_path):
     assert len(found) == 4
     assert found.ids == [row["id"] for row in ROWS[1:]]
     assert "1 questions of a.json" in found.notes[0]
-    assert len(read_questions(tmp_path / "a.json", need=())) == 5  # for prediction
+    assert len(read_questions(tmp_path / "a.json", ReadOptions(need=()))) == 5  # for prediction
 
 
 BAD = {

@@ -17,6 +17,7 @@ from pyarrow import csv, parquet
 
 from holdfast.core.errors import BadInput
 from holdfast.data.readers import formats
+from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.table import read_table
 
 ROWS = {
@@ -46,7 +47,7 @@ def put(folder: Path, content: str | bytes, name: str = "data.csv") -> Path:
 
 def refusal(path: Path, **options) -> str:
     with pytest.raises(BadInput) as caught:
-        read_table(path, **options)
+        read_table(path, ReadOptions(**options))
     message = str(caught.value)
     assert "\n" not in message
     assert path.name in message
@@ -114,34 +115,34 @@ def test_columns_by_synonym_and_case(tmp_path):
 
 def test_columns_named_by_the_user(tmp_path):
     path = put(tmp_path, "text,other,label,mark,domain\na,b,c,d,e\n")
-    assert read_table(path, columns={"text": "OTHER", "label": "mark"}).classes == ("d",)
-    assert read_table(path, columns={"text": "other"}).raw.take(np.array([0])) == ["b"]
-    pair = read_table(path, columns={"premise": "text", "hypothesis": "other"})
+    assert read_table(path, ReadOptions(columns={"text": "OTHER", "label": "mark"})).classes == ("d",)
+    assert read_table(path, ReadOptions(columns={"text": "other"})).raw.take(np.array([0])) == ["b"]
+    pair = read_table(path, ReadOptions(columns={"premise": "text", "hypothesis": "other"}))
     assert pair.raw.take(np.array([0])) == [("a", "b")]
-    assert read_table(path, columns={"domain": ""}, need=("label",)).domains == ("all",)
+    assert read_table(path, ReadOptions(columns={"domain": ""}, need=("label",))).domains == ("all",)
     assert "'nope'" in refusal(path, columns={"text": "nope"})
     assert "two roles" in refusal(path, columns={"text": "label", "label": "label"})
     assert "both" in refusal(path, columns={"premise": "text"})
     with pytest.raises(BadInput, match="did you mean 'label'"):
-        read_table(path, columns={"lable": "mark"})
+        read_table(path, ReadOptions(columns={"lable": "mark"}))
 
 
 def test_messages_and_responses(tmp_path):
     path = tmp_path / "talks.csv"
     path.write_text("message,response,asked,domain\nhi,ho,who,a\nyes,no,why,b\n")
     rows = np.arange(2)
-    assert read_table(path, need=("domain",)).raw.take(rows) == [("hi", "ho"), ("yes", "no")]
+    assert read_table(path, ReadOptions(need=("domain",))).raw.take(rows) == [("hi", "ho"), ("yes", "no")]
     named = {"message": "asked", "response": "response"}
-    assert read_table(path, columns=named, need=()).raw.take(rows) == [("who", "ho"), ("why", "no")]
-    assert read_table(path, columns={"message": "asked"}, need=()).raw.take(rows) == ["who", "why"]
+    assert read_table(path, ReadOptions(columns=named, need=())).raw.take(rows) == [("who", "ho"), ("why", "no")]
+    assert read_table(path, ReadOptions(columns={"message": "asked"}, need=())).raw.take(rows) == ["who", "why"]
     assert "both --column message=NAME" in refusal(path, columns={"response": "response"}, need=())
     path.write_text("message,domain\nhi,a\nyes,b\n")
-    assert read_table(path, need=()).raw.take(rows) == ["hi", "yes"]
+    assert read_table(path, ReadOptions(need=())).raw.take(rows) == ["hi", "yes"]
 
 
 def test_labels_and_domains_are_optional_if_not_needed(tmp_path):
     path = put(tmp_path, "text\na\nb\n")
-    found = read_table(path, need=())
+    found = read_table(path, ReadOptions(need=()))
     assert (found.y.tolist(), found.classes) == ([-1, -1], ())
     assert (found.domain.tolist(), found.domains) == ([0, 0], ("all",))
     assert "no label column: it has 'text'" in refusal(path)
@@ -149,7 +150,7 @@ def test_labels_and_domains_are_optional_if_not_needed(tmp_path):
     both = put(tmp_path, "age,label,domain\n1,2,a\n")
     assert "'label' has another role" in refusal(both, columns={"features": "age,label"})
     open_label = put(tmp_path, "text,label\na,\nb,x\n")
-    assert read_table(open_label, need=()).y.tolist() == [-1, 0]
+    assert read_table(open_label, ReadOptions(need=())).y.tolist() == [-1, 0]
     assert "row 1, column 'label'" in refusal(open_label, need=("label",))
 
 
@@ -160,7 +161,7 @@ def test_numeric_columns_are_features_without_a_text_column(tmp_path, suffix):
     assert found.raw.kind == "vector"
     assert found.raw.take(np.arange(3)).tolist() == [[1, 0.5], [2, 1], [3, -1e3]]
     assert "'a', 'b'" in found.notes[0]
-    only = read_table(write(tmp_path, suffix, rows), columns={"features": "b, a"})
+    only = read_table(write(tmp_path, suffix, rows), ReadOptions(columns={"features": "b, a"}))
     assert only.raw.take(np.array([0])).tolist() == [[0.5, 1]]
     assert only.notes == ()
 
@@ -183,7 +184,7 @@ def test_one_invalid_cell_does_not_remove_a_numeric_column(tmp_path, suffix):
     content = "\n".join(map(json.dumps, rows) if suffix == ".jsonl" else lines) + "\n"
     path = put(tmp_path, content, f"data{suffix}")
     assert "row 5, column 'b' has 'n/a?', expected a number" in refusal(path)
-    assert read_table(path, columns={"features": "a"}).columns == ("a",)
+    assert read_table(path, ReadOptions(columns={"features": "a"})).columns == ("a",)
     clean = put(tmp_path, content.replace('"n/a?"', "7").replace("n/a?", "7"), f"clean{suffix}")
     assert read_table(clean).columns == ("a", "b")  # every value of "note" occurs once
 
@@ -214,14 +215,14 @@ def test_a_column_that_orders_the_rows_of_a_table_is_an_input_too(tmp_path):
     assert found.columns == ("size", "year")
     assert found.time is not None
     assert found.time[:3].tolist() == [2000, 2001, 2002]
-    named = read_table(path, columns={"time": "year"})
+    named = read_table(path, ReadOptions(columns={"time": "year"}))
     assert named.columns == ("size",)
 
 
 def test_unknown_split_names_are_rejected(tmp_path):
     path = put(tmp_path, "text,label,domain,split\na,x,d,train\nb,x,d,holdout\n")
     assert "row 2, column 'split' has the split 'holdout'" in refusal(path)
-    assert read_table(path, columns={"split": ""}).split is None
+    assert read_table(path, ReadOptions(columns={"split": ""})).split is None
 
 
 @pytest.mark.parametrize("suffix", formats.SUFFIXES)
@@ -283,7 +284,7 @@ def test_the_limit_of_open_files_is_reported(tmp_path, monkeypatch):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     path = put(tmp_path, "text,label,domain\na,b,c\n")
-    monkeypatch.setattr(formats, "_schema", fail)
+    monkeypatch.setattr(formats.CsvFile, "_schema", fail)
     with pytest.raises(BadInput, match="ulimit -n"):
         read_table(path)
 

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.data.load import load_data
+from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.tags import read_tags
 from tests.annotated import DOMAINS, tagged_sentences, write_conll, write_names
 
@@ -76,7 +77,7 @@ def test_prediction_needs_only_words(tmp_path):
     (tmp_path / "a.txt").write_text("the\nphone\n\nbad\n")
     (tmp_path / "a.csv").write_text("id,text\nq,the phone\n")
     for name, words in (("a.txt", [["the", "phone"], ["bad"]]), ("a.csv", [["the", "phone"]])):
-        found = read_tags(tmp_path / name, need=())
+        found = read_tags(tmp_path / name, ReadOptions(need=()))
         assert [each.words for each in found.raw.take(np.arange(len(found)))] == words
         assert found.classes == ()
     with pytest.raises(BadInput, match="line 1 has no tag for 'the'"):
