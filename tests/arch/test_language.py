@@ -1,6 +1,6 @@
 """Check that code, messages and documents use plain technical English.
 
-Run `python tests/arch/test_language.py [PATH ...]` to list every violation in the given files or folders.
+Run `python -m tests.arch.test_language [PATH ...]` to list every violation in the given files or folders.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.arch.sources import source
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -101,7 +103,7 @@ def in_prose(text: str) -> Iterator[tuple[int, str, str]]:
             yield plain.count("\n", 0, match.start()), text[match.start() : match.end()], instead
 
 
-def assigned_names(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
+def assigned_names(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield every name that code binds: variables, parameters, attributes, fields and functions."""
     for node in nodes:
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -112,7 +114,7 @@ def assigned_names(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.name
 
 
-def strings(nodes: list[ast.AST]) -> Iterator[tuple[int, str, bool]]:
+def strings(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str, bool]]:
     """Yield (line, text, is docstring) for docstrings and for literals that read as prose."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = set()
@@ -128,8 +130,8 @@ def strings(nodes: list[ast.AST]) -> Iterator[tuple[int, str, bool]]:
 
 def check_python(path: Path, *, is_test: bool) -> list[Violation]:
     """Check names, docstrings, comments and (outside tests) messages of one Python file."""
-    text, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
-    nodes, violations = list(ast.walk(ast.parse(text))), []
+    parsed, name = source(path), str(path.relative_to(ROOT))
+    text, nodes, violations = parsed.text, parsed.nodes, []
     for line, bound in assigned_names(nodes):
         if not is_test and bound.strip("_") in VAGUE_NAMES:
             violations.append(Violation(name, line, bound, "a name for what it holds"))

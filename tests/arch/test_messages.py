@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
+from tests.arch.sources import sources
+
 SNAPSHOT = Path(__file__).with_name("messages.txt")
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
 
 
 def error_classes() -> set[str]:
     """Return the names of BadInput and all its subclasses."""
-    classes = [node for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    classes = [node for each in sources() for node in each.nodes if isinstance(node, ast.ClassDef)]
     names = {"BadInput"}
     while added := {c.name for c in classes if names & {ast.unparse(base) for base in c.bases}} - names:
         names |= added
@@ -42,10 +42,10 @@ def render(node: ast.expr) -> str:
 def messages() -> Iterator[str]:
     """Yield one line per place that creates an error: module and message."""
     names = error_classes()
-    for path, tree in TREES.items():
-        for node in ast.walk(tree):
+    for each in sources():
+        for node in each.nodes:
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in names and node.args:
-                yield f"{path.relative_to(SOURCE)}: {' '.join(render(node.args[0]).split())}"
+                yield f"{each.name}: {' '.join(render(node.args[0]).split())}"
 
 
 def test_messages_equal_the_snapshot(request: pytest.FixtureRequest):

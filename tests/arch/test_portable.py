@@ -4,13 +4,9 @@ import ast
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
-import pytest
+from tests.arch.sources import ROOT, sources
 
-import holdfast
-
-ROOT = Path(holdfast.__file__).parent
 POSIX = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "posix", "readline", "curses"}
 FUNCTIONS = {f"os.{name}" for name in ("fork", "killpg", "getpgid", "setsid", "getuid", "statvfs")}
 FUNCTIONS |= {f"signal.{name}" for name in ("SIGKILL", "SIGALRM", "SIGHUP", "SIGUSR1")}
@@ -45,15 +41,14 @@ SIMULATION = """
 """
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
-def test_modules_import_and_use_nothing_that_only_posix_has(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in tree.body:
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        assert not POSIX & {name.partition(".")[0] for name in names}
-    used = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert not FUNCTIONS & used or path.relative_to(ROOT).as_posix() in GUARDED
+def test_modules_import_and_use_nothing_that_only_posix_has():
+    for each in sources():
+        for node in each.tree.body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not POSIX & {name.partition(".")[0] for name in names}, each.name
+        used = {ast.unparse(node) for node in each.nodes if isinstance(node, ast.Attribute)}
+        assert not FUNCTIONS & used or each.name in GUARDED, each.name
 
 
 def test_models_are_trained_and_saved_without_posix_modules():

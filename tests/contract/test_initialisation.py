@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -175,15 +175,27 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("at", [1, 4, 9])
-@pytest.mark.parametrize("case", CASES)
-def test_a_resumed_run_is_identical(case, at, tmp_path):
-    kind, method, settings = CASES[case]
-    data = world(kind, "none", domains=3, size=24, classes=2, seed=0)
-    spec, workspace = make_spec(data, method=method, steps=6, every=3, batch=4, settings=settings), Workspace(data)
-    episode, count = workspace.episodes(spec)[0], 0
-    if case != "stream" and at > 6:
-        pytest.skip("the run has one stage of 6 steps")
+@pytest.fixture(scope="module")
+def straight():
+    """Return a function that prepares a case and trains it without interruption, once."""
+
+    @cache
+    def run(case):
+        kind, method, settings = CASES[case]
+        data = world(kind, "none", domains=3, size=24, classes=2, seed=0)
+        spec, workspace = make_spec(data, method=method, steps=6, every=3, batch=4, settings=settings), Workspace(data)
+        episode = workspace.episodes(spec)[0]
+        return (spec, episode, workspace), train(spec, episode, workspace)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("case", "at"), [("neck", 1), ("neck", 4), ("queue", 1), ("queue", 4), ("stream", 1), ("stream", 9)]
+)
+def test_a_resumed_run_is_identical(case, at, straight, tmp_path):
+    run, (record, whole) = straight(case)
+    count = 0
 
     def tick(_):
         nonlocal count
@@ -192,9 +204,8 @@ def test_a_resumed_run_is_identical(case, at, tmp_path):
             raise Killed
 
     with pytest.raises(Killed):
-        train(spec, episode, workspace, saver=Saver(tmp_path / "c.safetensors", seconds=0.0), tick=tick)
-    resumed, parts = train(spec, episode, workspace, saver=Saver(tmp_path / "c.safetensors", seconds=0.0))
-    record, whole = train(spec, episode, workspace)
+        train(*run, saver=Saver(tmp_path / "c.safetensors", seconds=0.0), tick=tick)
+    resumed, parts = train(*run, saver=Saver(tmp_path / "c.safetensors", seconds=0.0))
     assert resumed.stages == record.stages
     for name, value in whole.method.deployed.state_dict().items():
         assert torch.equal(value, parts.method.deployed.state_dict()[name]), name

@@ -17,6 +17,7 @@ from holdfast.data.batches import Batches, Examples, prepare
 from holdfast.data.splits import Part
 from holdfast.methods.base import StageInfo
 from tests.contract.conftest import Bench
+from tests.contract.scenario import assert_equal_states, tensors
 from tests.tables import table_world
 
 DOMAINS, PER_STEP = 12, 4
@@ -48,10 +49,6 @@ def build(bench: Bench, name: str, per_step: int = PER_STEP):
     return method.train(), batches
 
 
-def tensors(method):
-    return {k: v for k, v in method.state_dict().items() if isinstance(v, torch.Tensor)}
-
-
 def methods() -> list[str]:
     names = catalog.buildable_names("methods", "classify")
     full_batch = {name for name in names if catalog.unwrap("methods", name)[-1][1].load().full_batch}
@@ -76,8 +73,7 @@ def test_every_method_trains_and_resumes_on_some_domains_per_step(name, dozen):
         torch.manual_seed(7)
         for _ in range(2):
             one.take_step(next(its_batches))
-    for (key, a), b in zip(tensors(method).items(), tensors(other).values(), strict=True):
-        assert torch.equal(a, b), key
+    assert_equal_states(method, other)
     method.end_phase(method.phases[0], batches.examples_per_domain(8))
 
 
@@ -104,8 +100,7 @@ def test_all_domains_in_some_order_have_the_same_state(dozen):
         for method, each in ((plain, batch), (marked, replace(batch, drawn=torch.arange(DOMAINS)))):
             torch.manual_seed(3)
             method.step(each)
-        for (key, a), b in zip(tensors(plain).items(), tensors(marked).values(), strict=True):
-            assert torch.equal(a, b), (name, key)
+        assert_equal_states(plain, marked)
 
 
 @pytest.fixture(scope="module")

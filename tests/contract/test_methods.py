@@ -7,30 +7,54 @@ import pytest
 import torch
 
 from holdfast import catalog
-from holdfast.core import inputs
 from holdfast.core.seeds import seeded
 from holdfast.data.splits import Part
 from holdfast.methods.base import StageInfo
 from holdfast.protocols.evaluate import outputs, score
 from holdfast.tasks.classify import Classify
+from tests.contract.conftest import BODIES, MARKS
+from tests.contract.scenario import assert_equal_states, assert_pure_predictions, tensors
 
+ENCODERS = {"tiny-bert": "hf:tiny", "tiny-vit-experts": "vit:tiny"}
 INFO = StageInfo(0, ("d0", "d1", "d2"))
+METHODS = catalog.buildable_names("methods", "classify")
+OTHERS = [body for body in BODIES if body not in ("mlp", "gin-subgraph")]
+ACCUMULATED = {"optimizer": "sgd", "accumulate": 2, "schedule": "cosine", "clip": 1.0}
 
 
-def tensors(method):
-    return {k: v for k, v in method.state_dict().items() if isinstance(v, torch.Tensor)}
+def pairs(*, learns: bool, every: bool) -> list:
+    """Return (method, body): vectors or the graphs a method needs; if it `learns` one more kind in turn, or all."""
+    chosen = []
+    for number, name in enumerate(METHODS):
+        entry = catalog.unwrap("methods", name)[-1][1]
+        if learns and entry.load().full_batch:
+            continue  # a single step on all examples
+        first = "gin-subgraph" if entry.encoders else "mlp"
+        more = OTHERS if every else [OTHERS[number % len(OTHERS)]] if learns else []
+        fitting = [body for body in (first, *more) if not catalog.incompatibility(name, ENCODERS.get(body, body))]
+        chosen += [pytest.param((name, body), id=f"{name}-{body}", marks=MARKS.get(body, ())) for body in fitting]
+    return chosen
 
 
-@pytest.fixture(params=catalog.buildable_names("methods", "classify"))
-def make(request, bench):
-    needed = catalog.unwrap("methods", request.param)[-1][1].encoders
-    if catalog.incompatibility(request.param, bench.encoder) or (bench.encoder == "gin-subgraph" and not needed):
-        pytest.skip("the method is for another kind of example, or does not need this encoder")
-    if request.param == "lightgbm":
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Generate only the pairs that run: with --all every method on every kind of examples."""
+    if "pair" in metafunc.fixturenames:
+        learns = metafunc.function is test_learns
+        metafunc.parametrize("pair", pairs(learns=learns, every=metafunc.config.getoption("--all")))
+
+
+@pytest.fixture
+def bench(pair, benches):
+    return benches[pair[1]]
+
+
+@pytest.fixture
+def make(pair, bench):
+    if pair[0] == "lightgbm":
         pytest.importorskip("lightgbm", reason="needs LightGBM: pip install 'holdfast[lightgbm]'")
 
     def build(**settings):
-        method = bench.method(request.param, **settings)
+        method = bench.method(pair[0], **settings)
         with seeded(0, "stage"):
             method.begin_stage(INFO)
             method.begin_phase(method.phases[0])
@@ -41,15 +65,11 @@ def make(request, bench):
 
 def steps(method, batch, count):
     torch.manual_seed(5)
-    return [method.step(batch) for _ in range(count)]
+    for _ in range(1 if method.full_batch else count):
+        method.step(batch)
 
 
-def test_predict_shape(make, bench):
-    batch = bench.batch()
-    assert make().eval().predict(batch.x).shape == (12, 3)
-
-
-def test_step_moves_parameters_and_reports_finite_scalars(make, bench):
+def test_a_step_trains_and_predictions_are_pure_and_independent_of_the_batch(make, bench):
     method, batch = make(), bench.batch()
     before = copy.deepcopy(tensors(method))
     metrics = method.step(batch)
@@ -60,66 +80,32 @@ def test_step_moves_parameters_and_reports_finite_scalars(make, bench):
         assert torch.isfinite(value)
     assert any(not torch.equal(before[k], v) for k, v in tensors(method).items())
 
-
-def test_equal_seeds_give_equal_runs(make, bench):
-    batch = bench.batch()
-    first, second = make(), make()
-    steps(first, batch, 3), steps(second, batch, 3)
-    for a, b in zip(tensors(first).values(), tensors(second).values(), strict=True):
-        assert torch.equal(a, b)
-
-
-def test_predict_has_no_side_effects(make, bench):
-    method, batch = make(), bench.batch()
-    method.step(batch)
-    method.eval()
-    before, state = copy.deepcopy(tensors(method)), torch.get_rng_state()
-    first = method.predict(batch.x)
-    assert torch.equal(first, method.predict(batch.x))
-    assert torch.equal(state, torch.get_rng_state())
-    for name, value in tensors(method).items():
-        assert torch.equal(value, before[name]), name
-
-
-def test_predict_is_independent_of_the_batch(make, bench):
-    method, batch = make(), bench.batch()
-    method.step(batch)
-    method.eval()
-    together = method.predict(batch.x)
-    alone = torch.cat([method.predict(inputs.take(batch.x, [i])) for i in range(len(batch.y))])
-    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("settings", [{}, {"optimizer": "sgd", "accumulate": 2, "schedule": "cosine", "clip": 1.0}])
-def test_steps_after_a_state_round_trip_are_identical(make, bench, settings):
-    method, batch = make(**settings), bench.batch()
-    steps(method, batch, 3)
-    other = make(**settings)
-    other.load_state_dict(copy.deepcopy(method.state_dict()))
-    steps(method, batch, 2), steps(other, batch, 2)
-    for (name, a), b in zip(tensors(method).items(), tensors(other).values(), strict=True):
-        assert torch.equal(a, b), name
-
-
-def test_end_of_stage_keeps_predictions_finite(make, bench):
-    method, batch = make(), bench.batch()
-    method.step(batch)
-    method.end_stage([batch])
+    assert assert_pure_predictions(method, batch.x).shape == (12, 3)
+    method.train().end_stage([batch])
     assert torch.isfinite(method.eval().predict(batch.x)).all()
+
+
+def test_equal_seeds_and_a_state_round_trip_give_equal_steps(make, bench):
+    """With another optimizer than the resumed runs of tests/property/test_resume.py."""
+    batch, first, second = bench.batch(), make(**ACCUMULATED), make(**ACCUMULATED)
+    steps(first, batch, 3), steps(second, batch, 3)
+    assert_equal_states(first, second)
+    other = make(**ACCUMULATED)
+    other.load_state_dict(copy.deepcopy(first.state_dict()))
+    steps(first, batch, 2), steps(other, batch, 2)
+    assert_equal_states(first, other)
 
 
 def test_learns(make, bench):
     """A separable data set is learned; with larger backbones a few steps must lower the loss."""
     small = bench.encoder == "mlp"
     method, batches = make(), bench.batches(12 if small else 6)
-    if method.full_batch:
-        pytest.skip("a single step on all examples")
     method.train()
     torch.manual_seed(0)
     risks = []
     for phase in method.phases:
         method.begin_phase(phase)
-        risks += [float(method.step(next(batches))["risk"]) for _ in range(80 if small else 24)]
+        risks += [float(method.step(next(batches))["risk"]) for _ in range(50 if small else 16)]
     method.end_stage([next(batches)])
     assert np.mean(risks[-6:]) < np.mean(risks[:6])
     if small:

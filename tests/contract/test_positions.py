@@ -11,7 +11,6 @@ import torch
 
 from holdfast import catalog
 from holdfast.catalog.entry import TOKEN_TASKS
-from holdfast.core import inputs
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator, seeded
 from holdfast.data.batches import Batches, Examples
@@ -25,7 +24,8 @@ from holdfast.nn.model import Model
 from holdfast.protocols.evaluate import score, validation_outputs
 from holdfast.run.settings import make_spec
 from tests.annotated import DOMAINS, corpus, write_names, write_questions
-from tests.contract.conftest import small
+from tests.contract.scenario import assert_pure_predictions, assert_resumes
+from tests.contract.sizes import small
 from tests.tiny import tiny_masked
 
 
@@ -117,21 +117,9 @@ def test_trains_predicts_per_example_and_resumes_from_its_state(case):
     risks = [float(method.step(batch)["risk"]) for _ in range(14)]
     assert np.mean(risks[-4:]) < np.mean(risks[:3]) - 0.02
     method.end_stage([batch])
-    method.eval()
-    with torch.no_grad():
-        together = method.predict(batch.x)
-        assert together.shape[:2] == batch.x.at.shape
-        for i in range(0, len(batch.y), 5):
-            alone = method.predict(inputs.take(batch.x, [i]))
-            torch.testing.assert_close(together[i : i + 1], alone, rtol=1e-4, atol=1e-4)
-
-    other = make().train()
-    other.load_state_dict(copy.deepcopy(method.state_dict()))
-    for each in (method, other):
-        torch.manual_seed(1)
-        each.train().step(batch)
-    for (name, a), b in zip(method.model.state_dict().items(), other.model.state_dict().values(), strict=True):
-        assert torch.equal(a, b), name
+    together = assert_pure_predictions(method, batch.x, range(0, len(batch.y), 5), atol=1e-4)
+    assert together.shape[:2] == batch.x.at.shape
+    assert_resumes(method, make(), batch)
 
 
 @pytest.mark.parametrize("task", TOKEN_TASKS)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from holdfast import catalog
-from holdfast.core import inputs
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator, seeded
 from holdfast.data.batches import Batches, Examples, prepare
@@ -23,6 +22,7 @@ from holdfast.nn.necks import NoNeck
 from holdfast.protocols.evaluate import outputs, score
 from holdfast.run.settings import make_spec
 from holdfast.tasks.respond import Respond
+from tests.contract.scenario import assert_pure_predictions, assert_resumes
 from tests.talks import talks
 
 SMALL = {"embedding": 8, "hidden": 12, "slots": 4, "longest": 6}
@@ -88,21 +88,8 @@ def test_trains_predicts_per_example_and_resumes_from_its_state(make, batches, e
     risks = [float(method.step(batch)["risk"]) for _ in range(25)]
     assert np.mean(risks[-5:]) < np.mean(risks[:5]) - 0.1
     method.end_stage([batch])
-    method.eval()
-    with torch.no_grad():
-        together = method.predict(batch.x)
-        assert together.shape == (12, 2)
-        alone = torch.cat([method.predict(inputs.take(batch.x, [i])) for i in range(12)])
-        torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
-        assert torch.equal(together, method.predict(batch.x))
-
-    other = make().train()
-    other.load_state_dict(copy.deepcopy(method.state_dict()))
-    for each in (method, other):
-        torch.manual_seed(1)
-        each.train().step(batch)
-    for (name, a), b in zip(method.model.state_dict().items(), other.model.state_dict().values(), strict=True):
-        assert torch.equal(a, b), name
+    assert assert_pure_predictions(method, batch.x, atol=1e-4).shape == (12, 2)
+    assert_resumes(method, make(), batch)
 
 
 def test_scores_are_complete_and_pure(make, dataset, examples):

@@ -22,17 +22,22 @@ BUSY = {  # several updates per step, or a change of the loss during the run
 }  # fmt: skip
 
 
-@pytest.fixture(params=catalog.buildable_names("methods", "classify"))
-def name(request):
-    if catalog.unwrap("methods", request.param)[-1][1].load().full_batch:
-        pytest.skip("it takes no gradient steps")
-    if catalog.incompatibility(request.param, "mlp"):
-        pytest.importorskip("torch_geometric")
-    return request.param
+def takes_steps(name: str) -> bool:
+    return not catalog.unwrap("methods", name)[-1][1].load().full_batch
 
 
-@pytest.mark.parametrize(("schedule", "accumulate"), [*((schedule, 1) for schedule in SCHEDULES), ("linear", 2)])
+METHODS = [name for name in catalog.buildable_names("methods", "classify") if takes_steps(name)]
+CASES = [
+    *(("erm", schedule, 1) for schedule in SCHEDULES),
+    *((name, "linear", 1) for name in BUSY),
+    *((name, "linear", 2) for name in METHODS),
+]
+
+
+@pytest.mark.parametrize(("name", "schedule", "accumulate"), CASES)
 def test_rates_follow_the_schedule(name, schedule, accumulate, benches):
+    if catalog.incompatibility(name, "mlp"):
+        pytest.importorskip("torch_geometric")
     bench = benches["gin-subgraph" if catalog.incompatibility(name, "mlp") else "mlp"]
     warmup = STEPS // accumulate // 10
     settings = OptimizerSettings(

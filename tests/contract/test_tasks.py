@@ -19,12 +19,19 @@ from holdfast.nn.model import Model
 from tests.contract.sizes import LIGHT, small
 
 TASKS = ("regress", "multilabel", "ordinal")
-PAIRS = [
-    (task, name)
-    for task in TASKS
-    for name in catalog.buildable_names("methods", task)
-    if not catalog.incompatibility(name, "mlp")
-]
+
+
+def pairs() -> list:
+    """Return every method with one of its tasks, in turn, and with the others as slow tests."""
+    served = [name for name in catalog.buildable_names("methods") if not catalog.incompatibility(name, "mlp")]
+    tasks = {name: [task for task in TASKS if name in catalog.buildable_names("methods", task)] for name in served}
+    return [
+        pytest.param((task, name), id=f"{task}-{name}", marks=() if turn == i % len(tasks[name]) else pytest.mark.slow)
+        for i, name in enumerate(served)
+        for turn, task in enumerate(tasks[name])
+    ]
+
+
 OTHERS = [(task, name) for task in NO_CLASS for name, entry in catalog.METHODS.items() if entry.unsupported(task)]
 
 
@@ -68,7 +75,7 @@ def problem(request, benches):
     return task, make, examples, domains
 
 
-@pytest.mark.parametrize("problem", PAIRS, indirect=True, ids=lambda pair: "-".join(pair))
+@pytest.mark.parametrize("problem", pairs(), indirect=True)
 def test_method_learns_predicts_and_resumes(problem):
     task, make, examples, domains = problem
     method = make()

@@ -15,6 +15,8 @@ from holdfast.cli import main
 GOOD = ("lovely", "great", "superb", "fine", "brilliant")
 BAD = ("awful", "poor", "dreadful", "broken", "dull")
 DOMAINS = ("books", "films", "shoes", "phones")
+QUICK = ["--encoder", "bilstm", "--set", "encoder.hidden=8", "--set", "encoder.embedding=8", "--batch", "8",
+         "--lr", "0.02"]  # fmt: skip
 
 
 @dataclass
@@ -60,17 +62,6 @@ def reviews(tmp_path) -> Path:
 
 
 @pytest.fixture
-def quick(tmp_path) -> list[str]:
+def quick() -> list[str]:
     """Options of a small and fast model."""
-    return [
-        "--encoder",
-        "bilstm",
-        "--set",
-        "encoder.hidden=8",
-        "--set",
-        "encoder.embedding=8",
-        "--batch",
-        "8",
-        "--lr",
-        "0.02",
-    ]
+    return QUICK

@@ -75,8 +75,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("json", [False, True], ids=["text", "json"])
-@pytest.mark.parametrize("name", CASES)
+JSON = ("missing file", "several bad cells", "diverging", "unknown method")
+
+
+@pytest.mark.parametrize(("name", "json"), [*((name, False) for name in CASES), *((name, True) for name in JSON)])
 def test_tables(holdfast, tmp_path, name, json):
     content, words, message = CASES[name]
     path = tmp_path / "data.csv"

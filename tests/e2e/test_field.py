@@ -12,6 +12,7 @@ from studies.field_sets import BUNDLED
 
 LIMIT, START = 20.0, 1.0  # seconds; START is of the interpreter
 FOLLOWED = "wine"
+QUICK = (FOLLOWED, "diabetes")  # classes and numbers; every set takes the time of its limit
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,9 @@ def results(tmp_path_factory):
     return tmp_path_factory.mktemp("field")
 
 
-@pytest.mark.parametrize("name", BUNDLED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in BUNDLED]
+)
 def test_default_command_keeps_its_limit_and_trains_the_network(name, results, monkeypatch):
     monkeypatch.setattr(field, "FOLLOWED", (FOLLOWED,))
     words = ["--sets", name, "--budgets", f"{LIMIT:.0f}s", "--out", str(results), "--cache", str(results / "data")]

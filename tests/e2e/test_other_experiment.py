@@ -1,6 +1,7 @@
 """Folders of another experiment are never overwritten; the same experiment resumes in its folder."""
 
 import json
+import re
 
 import pytest
 
@@ -58,7 +59,10 @@ def test_comparison_of_the_same_data_may_replace_its_model(holdfast, reviews, qu
 def test_pretrained_encoders_are_not_overwritten(holdfast, reviews, quick, tmp_path):
     corpus, start = write_corpus(tmp_path / "texts.txt", 30), tiny_bert(tmp_path / "start")
     command = ["pretrain", corpus, "--from", start, "--batch", 4, "--length", 16, "--out", "encoder"]
-    assert holdfast(*command, "--steps", 2).code == 0
+    ran = holdfast(*command, "--steps", 2)
+    assert ran.code == 0, ran.err
+    assert re.search(r"texts: .*loss \d+\.\d+ before, \d+\.\d+ after", ran.err)
+    assert (tmp_path / "encoder" / "report.html").exists()
     before = content(tmp_path / "encoder")
     ran = holdfast(*command, "--steps", 3)
     assert ran.code == 2

@@ -70,19 +70,20 @@ def test_bad_options_raise(holdfast, arrays, tmp_path, words, message):
     assert not (tmp_path / "runs").exists()
 
 
+BAD_CONFIGS = [
+    (None, "best.json"),
+    ("{", "best.json"),
+    ("[1]", "best.json"),
+    ('{"method": 3}', "method"),
+    ('{"lrr": 1}', "'lrr'"),
+    ('{"method": "coral", "method.wait": 1}', "'wait'"),
+    ('{"steps": "many"}', "steps must have the type int"),
+]
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "best.json"),
-        ("{", "best.json"),
-        ("[1]", "best.json"),
-        ('{"method": 3}', "method"),
-        ('{"lrr": 1}', "'lrr'"),
-        ('{"method": "coral", "method.wait": 1}', "'wait'"),
-        ('{"steps": "many"}', "steps must have the type int"),
-    ],
+    ("verb", "text", "message"), [*(("fit", *case) for case in BAD_CONFIGS), ("compare", *BAD_CONFIGS[-1])]
 )
-@pytest.mark.parametrize("verb", ["fit", "compare"])
 def test_bad_config_raises(holdfast, arrays, tmp_path, verb, text, message):
     if text is not None:
         (tmp_path / "best.json").write_text(text)

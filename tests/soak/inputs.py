@@ -24,14 +24,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from holdfast.report.table import rows
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as fixed_seed
 
+from holdfast.cli.options import read_config
 from holdfast.core.errors import BadInput, one_line
 from holdfast.data.decode import decode_image
 from holdfast.data.load import load_data
+from holdfast.data.synthetic import world
 from holdfast.models.saved import load_model
 from holdfast.record import read as read_record
+from holdfast.run.settings import make_spec
 from holdfast.serve.app import make_app
 from holdfast.serve.requests import Limits
 from holdfast.serve.service import Service
@@ -52,8 +56,12 @@ KINDS = ("text", "vector", "image", "words", "graph")
 # relative number of inputs; cheap readers get more
 SHARES = {
     "csv": 30, "tsv": 15, "jsonl": 40, "parquet": 30, "npz": 50, "zip graphs": 50, "TU text": 60, "tags": 60,
-    "questions": 60, "corpus": 25, "SMILES": 15, "images": 150, "records": 120, "models": 5,
+    "questions": 60, "corpus": 25, "SMILES": 15, "images": 150, "records": 120, "models": 5, "settings": 5,
     "/predict text": 60, "/predict vector": 90, "/predict image": 40, "/predict words": 20, "/predict graph": 80,
+}  # fmt: skip
+SETTINGS = {
+    "lr": 0.01, "steps": 5, "method": "erm", "encoder": "mlp", "encoder.hidden": [4], "tune": "full", "neck": "memory",
+    "plan": "stream", "select": "last", "clip": 1.0, "every": 2, "seed": 0,
 }  # fmt: skip
 
 
@@ -98,9 +106,9 @@ def _read(path: Path, content: bytes, *, form: str = "table", data: Path | None 
     path.write_bytes(content)
     need = ("label", "domain") if len(content) % 2 else ()
     dataset = load_data(data or path, known={}, need=need, form=form)
-    rows = np.arange(min(len(dataset), 50))
-    dataset.raw.take(rows, size=8)
-    dataset.raw.digest(rows)
+    first = np.arange(min(len(dataset), 50))
+    dataset.raw.take(first, size=8)
+    dataset.raw.digest(first)
 
 
 def _decode(path: Path, content: bytes) -> None:
@@ -110,7 +118,12 @@ def _decode(path: Path, content: bytes) -> None:
 
 def _record(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    read_record(path)
+    rows([read_record(path)], "accuracy")
+
+
+def _settings(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    make_spec(world("vector", "rotation", domains=3, size=20, classes=2, seed=0), settings=read_config(path))
 
 
 def _model(folder: Path, name: str, original: bytes, content: bytes) -> None:
@@ -126,17 +139,25 @@ class _Endpoint:
     """The application of a small model, called in this process."""
 
     def __init__(self, model: Path) -> None:
-        self.service = Service(model, limits=LIMITS, device="cpu")
+        self.model, self.service = model, Service(model, limits=LIMITS, device="cpu")
         self.app: Any = None
 
     def __call__(self, inputs: list[bytes]) -> list[str]:
         if self.app is None:
             self.app = make_app(self.service)  # starts a thread, which a forked process would not have
-            self.loop = asyncio.new_event_loop()
+            self.loop, self.lifespan = asyncio.new_event_loop(), contextlib.AsyncExitStack()
+            self.loop.run_until_complete(self.lifespan.enter_async_context(self.app.router.lifespan_context(self.app)))
         outcomes = []
         for start in range(0, len(inputs), CONCURRENT):
             outcomes += self.loop.run_until_complete(self._answers(inputs[start : start + CONCURRENT]))
         return outcomes
+
+    def close(self) -> None:
+        """End the threads and the event loop."""
+        if self.app is not None:
+            self.loop.run_until_complete(self.lifespan.aclose())
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+            self.loop.close()
 
     async def _answers(self, inputs: list[bytes]) -> list[str]:
         return await asyncio.gather(*map(self._answer, inputs))
@@ -157,16 +178,22 @@ class _Endpoint:
                 {**scope, "client": ("127.0.0.1", 1), "http_version": "1.1", "scheme": "http"}, receive, send
             )
             status, text = sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
-            document = json.loads(text)
+            document = json.loads(text, parse_constant=_no_constant)
+            for secret in (str(self.model.parent), "Traceback", "site-packages", "/src/holdfast", 'File "'):
+                assert secret not in text.decode(), text
             if status == 200:
                 assert document["predictions"], text
             else:
                 assert status in (413, 422), (status, text)
+                assert list(document) == ["error"], text
                 assert len(document["error"].splitlines()) == 1, text
-                assert "Traceback" not in document["error"], text
         except Exception as error:
             raise _InputError(body) from error
         return "accepted" if status == 200 else "rejected"
+
+
+def _no_constant(name: str) -> None:
+    raise AssertionError(f"{name} is not JSON")
 
 
 class _InputError(Exception):
@@ -208,6 +235,8 @@ def sources(folder: Path, kinds: Collection[str]) -> dict[str, Source]:
     copy = Path(shutil.copytree(model, folder / "copy"))
     check = _alternate([partial(_model, copy, n, c) for n, c in copies.items()])
     every["models"] = Source([*copies.values()], check, documents=[json.loads(copies["config.json"])])
+    check = _one_by_one(partial(_settings, folder / "settings.json"))
+    every["settings"] = Source([json.dumps(SETTINGS).encode()], check, documents=[SETTINGS])
     for kind in KINDS:
         if f"/predict {kind}" in kinds:
             contents, documents = samples.body_samples(kind)
@@ -260,9 +289,10 @@ def _drawn(strategy: Any, count: int, seed: int) -> list[bytes]:
     return values[:count]
 
 
-def _inputs(source: Source, count: int, seed: int) -> list[bytes]:
+def generate(source: Source, count: int, seed: int, *, share: int = GENERATED) -> list[bytes]:
+    """Return inputs, of which one per `share` is drawn by hypothesis and the others are mutated samples."""
     rng = random.Random(seed)
-    drawn = _drawn(source.strategy, max(1, count // GENERATED), seed) if source.strategy is not None else []
+    drawn = _drawn(source.strategy, max(1, count // share), seed) if source.strategy is not None else []
     return drawn + [_mutated(source, rng) for _ in range(count - len(drawn))]
 
 
@@ -321,7 +351,7 @@ def _run_block(kind: str, source: Source, inputs: list[bytes], seed: int, progre
     os._exit(0)  # threads of the endpoint do not end
 
 
-def _block(kind: str, source: Source, count: int, seed: int, result: Result, generate: Generate = _inputs) -> None:
+def _block(kind: str, source: Source, count: int, seed: int, result: Result, generate: Generate = generate) -> None:
     """Run one block in a forked process; a crash of the process is a failure of the input it was reading."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)

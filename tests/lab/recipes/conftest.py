@@ -7,7 +7,6 @@ import pytest
 
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Pixels
-from holdfast.run.workspace import Workspace
 from tests.lab.recipes.tables import gmoe_domains
 
 
@@ -21,5 +20,5 @@ def dataset(name: str, domains: tuple[str, ...]) -> Dataset:
 
 
 @pytest.fixture(scope="session")
-def workspaces() -> dict[str, Workspace]:
-    return {name: Workspace(dataset(name, domains)) for name, domains in gmoe_domains().items()}
+def images() -> dict[str, Dataset]:
+    return {name: dataset(name, domains) for name, domains in gmoe_domains().items()}

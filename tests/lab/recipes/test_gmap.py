@@ -6,14 +6,13 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.memory.general import plan_reads
-from holdfast.run.resolve import check_episode
 from holdfast.run.workspace import Workspace, training_data
 from lab.recipes.measure import jobs_for
 from lab.recipes.recipe import Budget
-from lab.recipes.reproduce import job_dataset, reproduce
+from lab.recipes.reproduce import reproduce
 from lab.recipes.specs import SpecBuilder
 from tests import tiny
-from tests.lab.recipes.tables import recipes_of
+from tests.lab.recipes.tables import build_jobs, recipes_of
 from tests.task_files import write_places, write_tasks
 
 RECIPES = recipes_of("gmap")
@@ -47,16 +46,11 @@ def specs_of(name: str, data, rows=(), *, corner: bool = False):
     cells = [cell for cell in cells if not corner or cell.row.name == first[0] or cell.column.name == first[1]]
     jobs = jobs_for(recipe, cells)
     sets = {job.data: training_data(job.data, task=recipe.task(job.data), data_dir=data) for job in jobs}
-    builder = SpecBuilder(recipe, jobs, encoder=None, steps=None, options={})
-    specs = {}
-    for job in jobs:
-        workspace = Workspace(job_dataset(job, sets, None))
-        spec = builder.spec(job, workspace)
-        for episode in workspace.episodes(spec):
-            check_episode(spec, episode)
-            assert {part.domain for part in episode.stages[0].test} == set(job.targets)
-        specs[job.row.name, job.data] = spec
-    return specs
+    built = build_jobs(recipe, sets, jobs)
+    assert len(built) == len(jobs)
+    for job, _, plan in built:
+        assert all({part.domain for part in episode.stages[0].test} == set(job.targets) for episode in plan)
+    return {(job.row.name, job.data): spec for job, spec, _ in built}
 
 
 @pytest.mark.parametrize("name", RECIPES)

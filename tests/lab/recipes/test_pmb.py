@@ -3,12 +3,7 @@
 import pytest
 
 from holdfast.data.load import load_data
-from holdfast.run.resolve import check_episode
-from holdfast.run.workspace import Workspace
-from lab.recipes.measure import jobs_for
-from lab.recipes.reproduce import job_dataset, missing_data
-from lab.recipes.specs import SpecBuilder
-from tests.lab.recipes.tables import recipes_of
+from tests.lab.recipes.tables import build, recipes_of
 from tests.published import write_published
 
 RECIPES = recipes_of("pmb")
@@ -50,14 +45,10 @@ def sets(tmp_path_factory):
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name != "pmb/table5"])
 def test_rows_build_valid_specs(name, sets):
-    recipe = RECIPES[name]
-    jobs = jobs_for(recipe, recipe.cells)
-    assert [job.row.name for job in jobs] == [row for row in recipe.rows if row != "yu"]
-    builder = SpecBuilder(recipe, jobs, encoder=None, steps=None, options={"encoder.hidden": 8})
-    workspace = Workspace(job_dataset(jobs[0], sets, None))
-    for job in jobs:
-        assert not missing_data(job, sets)
-        spec = builder.spec(job, workspace)
+    jobs = build(name, sets, **{"encoder.hidden": 8})
+    assert [job.row.name for job, *_ in jobs] == [row for row in RECIPES[name].rows if row != "yu"]
+    domains = 5 if name in ("pmb/table3", "pmb/table4") else 2
+    for job, spec, plan in jobs:
         optimization = (spec.optimizer, spec.lr, spec.weight_decay, spec.clip, spec.select, spec.metric)
         assert optimization == ("adam", 3e-4, 0.0, 5.0, "current-domain", "accuracy")
         assert spec.encoder == "memory-lstm"
@@ -65,10 +56,6 @@ def test_rows_build_valid_specs(name, sets):
         slots = 0 if job.row.name.startswith("rnn") else slots
         sizes = {"embedding": 300, "hidden": 8, "dropout": 0.1, "length": 50, "slots": slots}
         assert spec.encoder_args == {"init": "published", **sizes}
-        plan = workspace.episodes(spec)
-        for episode in plan:
-            check_episode(spec, episode)
-        domains = 5 if name in ("pmb/table3", "pmb/table4") else 2
         if job.plan == "stream":
             (episode,) = plan
             assert len(episode.stages) == domains
@@ -80,17 +67,11 @@ def test_rows_build_valid_specs(name, sets):
 
 
 def test_rows_of_the_dialogue_build_specs_of_the_respond_task(tmp_path):
-    recipe = RECIPES["pmb/table5"]
-    folder = write_published(tmp_path, "dialogue", size=100)
-    jobs = jobs_for(recipe, recipe.cells)
-    assert [job.row.name for job in jobs] == list(recipe.rows)
-    sets = {"dialogue": load_data("dialogue", data_dir=folder)}
-    builder = SpecBuilder(recipe, jobs, encoder=None, steps=None, options={"encoder.hidden": 8})
-    workspace = Workspace(job_dataset(jobs[0], sets, None))
-    for job in jobs:
-        assert not missing_data(job, sets)
+    recipe, folder = RECIPES["pmb/table5"], write_published(tmp_path, "dialogue", size=100)
+    jobs = build("pmb/table5", {"dialogue": load_data("dialogue", data_dir=folder)}, **{"encoder.hidden": 8})
+    assert [job.row.name for job, *_ in jobs] == list(recipe.rows)
+    for job, spec, plan in jobs:
         assert job.targets == {"films": "test", "ubuntu": "test"}
-        spec = builder.spec(job, workspace)
         assert (spec.task, spec.encoder, spec.head, spec.metric) == ("respond", "dialogue-gru", "none", "bleu2")
         assert (spec.optimizer, spec.lr, spec.clip, spec.select) == ("adam", 3e-4, 5.0, "current-domain")
         slots = 0 if job.row.name.startswith("rnn") else 1024
@@ -98,8 +79,7 @@ def test_rows_of_the_dialogue_build_specs_of_the_respond_task(tmp_path):
             "init": "published", "embedding": 300, "hidden": 8, "slots": slots, "slot_width": 1024, "length": 30,
             "max_words": 27_000,
         }  # fmt: skip
-        (episode,) = workspace.episodes(spec)
-        check_episode(spec, episode)
+        (episode,) = plan
         sizes = {part.domain: len(part) for part in episode.stages[0].test}
         assert sizes == {"films": 5, "ubuntu": 33}  # a twentieth where the file names no split
     percent = {name: column.percent for name, column in recipe.columns.items()}

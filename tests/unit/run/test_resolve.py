@@ -97,6 +97,11 @@ def test_unsuitable_methods_raise_and_are_left_out_of_all():
     assert "erm" in names
     assert not {"g-mixup", "ciga-v1", "ciga-v2", "dir"} & set(names)
     assert any(note.startswith("g-mixup left out") and "vector" in note for note in workspace.notes)
+    workspace = Workspace(DATA)
+    names = choose_methods(["all"], make_spec(DATA, plan="stream"), workspace)
+    assert "erm" in names
+    assert "dann" not in names
+    assert any(note.startswith("dann left out") and "2 training domains" in note for note in workspace.notes)
     assert "gin-subgraph" in catalog.incompatibility("ciga-v1", "gin")
     assert catalog.incompatibility("ciga-v1", "gcn-subgraph") == catalog.incompatibility("g-mixup", "gin") == ""
 

@@ -87,6 +87,7 @@ def test_lists_of_integers_need_no_brackets():
     assert parse_settings(["a=0,b", "b=01,2", "c={x},1"]) == {"a": ["0", "b"], "b": ["01", "2"], "c": "{x},1"}
     spec = make_spec(DATA, settings=parse_settings(["plan.targets=0,1"]))
     assert spec.plan_args == {"targets": ["0", "1"]}
+    assert make_spec(DATA, settings=parse_settings(["plan.targets=2019"])).plan_args == {"targets": ["2019"]}
 
 
 def test_nested_settings_have_a_second_dot():
