@@ -58,7 +58,7 @@ class Entry:
         return self.load()(*args, **options)
 
     def details(self, name: str) -> dict[str, Any]:
-        """Return what `holdfast list --json` tells about the entry of this name beyond `about`."""
+        """Return what `holdfast list --json` has on the entry of this name beyond `about`."""
         return {}
 
     def shown(self, name: str) -> Any:

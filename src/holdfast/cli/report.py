@@ -112,15 +112,15 @@ def list_section(
     if what not in catalog.SECTIONS:
         raise unknown("list", what, catalog.SECTIONS)
     entries: list[dict[str, Any]] = list(catalog.describe(what))
-    parts = {name: part for name, part in catalog.SECTIONS[what].items() if isinstance(part, catalog.Entry)}
+    known = {name: entry for name, entry in catalog.SECTIONS[what].items() if isinstance(entry, catalog.Entry)}
     if json:
-        details = {name: part.details(name) for name, part in parts.items()}
+        details = {name: entry.details(name) for name, entry in known.items()}
         print_json([entry | details.get(entry["name"], {}) for entry in entries])
         return
     table = Table("name", "about", box=None)
     for entry in entries:
         table.add_row(entry["name"], entry["about"])
     show(table)
-    for name, part in parts.items():
-        if (shown := part.shown(name)) is not None:
+    for name, entry in known.items():
+        if (shown := entry.shown(name)) is not None:
             show(shown)
