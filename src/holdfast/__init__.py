@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.environment import VERSION as __version__
 
 if TYPE_CHECKING:
-    from holdfast.api import Comparison, compare, refit
+    from holdfast.api import Comparison, Fitted, compare, fit, refit
     from holdfast.auditing.audit import Audit, audit
     from holdfast.core.errors import BadInput
     from holdfast.core.inputs import Graphs
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.train.work import launch
 
 _HOME = {  # module -> public names
-    "api": ("Comparison", "compare", "refit"),
+    "api": ("Comparison", "Fitted", "compare", "fit", "refit"),
     "auditing.audit": ("Audit", "audit"),
     "core.errors": ("BadInput",),
     "core.inputs": ("Graphs",),
@@ -49,10 +49,10 @@ _HOME = {  # module -> public names
 }
 
 __all__ = [
-    "Adaptation", "Audit", "BadInput", "Comparison", "Dataset", "DomainClassifier", "DomainRegressor", "Graphs",
-    "Pretraining", "RunRecord", "Spec", "Sweep", "Terms", "Watch", "__version__", "adapt", "audit",
-    "auxiliary_loss", "compare", "graft", "grafted_parameters", "launch", "load_data", "load_graft", "plain_state",
-    "pretrain", "push_to_hub", "refit", "save_graft", "sweep", "tape", "ungraft", "watch", "world",
+    "Adaptation", "Audit", "BadInput", "Comparison", "Dataset", "DomainClassifier", "DomainRegressor", "Fitted",
+    "Graphs", "Pretraining", "RunRecord", "Spec", "Sweep", "Terms", "Watch", "__version__", "adapt", "audit",
+    "auxiliary_loss", "compare", "fit", "graft", "grafted_parameters", "launch", "load_data", "load_graft",
+    "plain_state", "pretrain", "push_to_hub", "refit", "save_graft", "sweep", "tape", "ungraft", "watch", "world",
 ]  # fmt: skip
 
 

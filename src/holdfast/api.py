@@ -1,20 +1,21 @@
-"""Compare methods on data with several domains, and train a model with the chosen method."""
+"""Compare methods on data with several domains, train a model with the chosen method, or train one method."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast import catalog
 from holdfast.catalog.training import learns
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput, NothingFinished
-from holdfast.core.files import cache_folder
+from holdfast.core.files import cache_folder, locked
 from holdfast.core.forking import import_aside
 from holdfast.core.stopping import Deadline, format_seconds, parse_duration
 from holdfast.data.dataset import Dataset
@@ -22,6 +23,7 @@ from holdfast.data.part_locations import unmatched_note
 from holdfast.data.readers.memory import Source
 from holdfast.data.sampling import sample_sizes
 from holdfast.defaults import LIMIT, first_sample
+from holdfast.final_model import fit_with_rates
 from holdfast.final_model import refit as refit
 from holdfast.record import RunRecord
 from holdfast.report.page import write_report
@@ -49,10 +51,13 @@ from holdfast.train.schedule import (
 )
 from holdfast.train.work import work
 
+if TYPE_CHECKING:
+    from holdfast.models.saved import SavedModel
+
 WEIGHT_BYTES = 2 << 30  # that runs may store for soups: all together, and once more those of the baseline
 EPISODES = 5  # of a comparison, about
 # of combinations, the report and the final model: they import scikit-learn and SciPy, which takes seconds
-LATER = ("holdfast.models.combine", "holdfast.models.conformal", "holdfast.models.soup", "holdfast.estimator")
+LATER = ("holdfast.models.combine", "holdfast.models.conformal", "holdfast.models.soup", "holdfast.models.training")
 COLLAPSED = "at most half of the classes are still predicted for unlabelled examples, so that its adaptation is refused"
 
 
@@ -185,6 +190,88 @@ def compare(
         summary, report, dataset, notes, schedule, workspace.identical, choices,
         tuple(board.failures), deadline, board.workers,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A model that was trained on all domains, its folder, and its scores on held-out rows of each domain."""
+
+    model: SavedModel
+    folder: Path
+    record: RunRecord
+    metric: str
+    valid: Mapping[str, float | None]
+    rate: RateChoice | None  # if several learning rates were tried
+    notes: tuple[str, ...]
+
+
+def fit(
+    data: Source,
+    *,
+    method: str = "erm",
+    out: str | Path = "runs/model",
+    encoder: str = "auto",
+    tune: str = "auto",
+    metric: str | None = None,
+    steps: int | None = None,
+    batch: int | None = None,
+    lr: float | None = None,
+    seed: int = 0,
+    keep_sample: int = 0,
+    left_out: bool = False,
+    device: str = "auto",
+    cache: bool = True,
+    columns: Mapping[str, str] | None = None,
+    examples: int | None = None,
+    unlabelled: Source | None = None,
+    empty_labels: str = "error",
+    skip_bad: bool = False,
+    data_dir: Path | None = None,
+    pretrain_steps: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    watch: ProgressListener | None = None,
+    budget: str | None = None,
+    search_rate: bool | None = None,
+    started: float | None = None,
+) -> Fitted:
+    """Train one method on all domains and save a model folder; an interrupted training continues.
+
+    The model is trained at the default rate first. While time remains, other rates are tried and compared on held-out
+    rows, by default for encoders that learn, unless `lr` is set; `final_model.fit_with_rates` has the rules of the
+    `budget`. `settings` may contain every setting of a spec, `method` and `encoder` included; they come before
+    the arguments. `pretrain_steps` continues the masked-word training of a text encoder first.
+    """
+    from holdfast.models.pretrain import pretrain_for
+    from holdfast.models.saved import check_folder
+    from holdfast.models.training import Configuration
+
+    out, options = Path(out), dict(settings or {})
+    chosen = {"metric": options.pop("metric", metric), "method": method, "encoder": encoder, "tune": tune}
+    check_folder(out)
+    with locked(out) if parallel.is_first() else nullcontext():  # before the data is read, which may take long
+        dataset = training_data(
+            data, task=options.get("task"), columns=columns, data_dir=data_dir, examples=examples,
+            unlabelled=unlabelled, empty_labels=empty_labels, settings=options, skip_bad=skip_bad,
+        )  # fmt: skip
+        chosen |= {name: options.pop(name) for name in chosen if name in options}
+        words: Sequence[str] = ()
+        if pretrain_steps:
+            chosen["encoder"], words = pretrain_for(
+                dataset, str(chosen["encoder"]), out.with_name(f"{out.name}-encoder"), steps=pretrain_steps, seed=seed,
+                device=device, watch=watch,
+            )  # fmt: skip
+        configuration = Configuration(
+            **chosen, steps=steps, batch=batch, lr=lr, seed=seed, device=device, cache=cache, keep_sample=keep_sample,
+            left_out=left_out, settings=options,
+        )  # fmt: skip
+        search = (lr is None and "lr" not in options) if search_rate is None else search_rate
+        trained, rate = fit_with_rates(
+            configuration, dataset, out, search=search, budget=budget, started=started, watch=watch
+        )
+    used = str(trained.record.spec["metric"])
+    valid = {domain: scores[used] for domain, scores in trained.record.stages[-1]["valid"].items()}
+    notes = (*dataset.notes, *words, *trained.notes)
+    return Fitted(trained.model, out, trained.record, used, valid, rate, notes)
 
 
 def failure_notes(failures: Sequence[Failure]) -> list[str]:

@@ -5,14 +5,11 @@ Both have `adapt`, foreign scores and model folders.
 n examples, c classes, d features
 """
 
-import shutil
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import numpy as np
@@ -21,9 +18,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
 
-from holdfast.core import parallel
 from holdfast.core.errors import BadInput
-from holdfast.core.files import cache_folder, locked
+from holdfast.core.files import cache_folder
 from holdfast.data.align import with_classes
 from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import Raw
@@ -36,27 +32,16 @@ from holdfast.data.readers.memory import (
     original_labels,
     read_inputs,
 )
-from holdfast.data.sample import check_sample, draw_sample
-from holdfast.data.splits import HeldOut
 from holdfast.models.adapt import Terms, adapt_model, continue_training
-from holdfast.models.calibration import fit_calibration
 from holdfast.models.conformal import Calibrated
-from holdfast.models.left_out import CollectedRuns, train_left_out
 from holdfast.models.memory import add_examples, delete_examples
 from holdfast.models.outputs import calibrate, check_sets, coordinates, predict_examples, predict_sets
-from holdfast.models.reference import fit_reference
 from holdfast.models.saved import SavedModel, load_model
-from holdfast.models.unlabelled import check_adaptation, check_prototypes, correct_class_mix
-from holdfast.protocols.plan import Stage
-from holdfast.protocols.resume import Saver, stop_at_signal
+from holdfast.models.training import Configuration, train_model
 from holdfast.record import RunRecord
-from holdfast.run.assemble import Assembly
 from holdfast.run.progress import ProgressListener
-from holdfast.run.resolve import resolve, single_run
-from holdfast.run.settings import min_domains, spec_settings
-from holdfast.run.train import checkpoint_path, train
-from holdfast.run.workspace import Workspace, choose_device, needs_labels
-from holdfast.spec import Spec
+from holdfast.run.settings import min_domains
+from holdfast.run.workspace import choose_device
 
 
 class NotFitted(BadInput, NotFittedError):
@@ -65,11 +50,6 @@ class NotFitted(BadInput, NotFittedError):
 
 def _names(domains: Sequence[Any] | None) -> list[str] | None:
     return None if domains is None else [str(name) for name in domains]
-
-
-def _left_out_folder(folder: Path) -> Path:
-    """Return the folder for the runs of a model that leave out a domain."""
-    return folder.with_name(f"{folder.name}-left-out")
 
 
 class DomainEstimator(BaseEstimator, ABC):
@@ -109,17 +89,11 @@ class DomainEstimator(BaseEstimator, ABC):
         self._saved, self.record_ = saved, saved.record
 
     def fit_dataset(
-        self, dataset: Dataset, *, folder: Path | None = None, watch: ProgressListener | None = None,
-        agrees: Collection[str] | None = None, runs: CollectedRuns | None = None, workspace: Workspace | None = None,
-    ) -> Self:  # fmt: skip
-        """Train on a Dataset and save to `folder`, where an interrupted training resumes.
-
-        A model in `folder` must agree in the settings `agrees`; None means all. `runs` are outputs of runs of this
-        configuration that left out one domain each; `workspace` is one of this data set, whose features are used.
-        """
+        self, dataset: Dataset, *, folder: Path | None = None, watch: ProgressListener | None = None
+    ) -> Self:
+        """Train on a Dataset and save to `folder`, where an interrupted training resumes."""
         self._check_features(dataset.raw, dataset.raw, reset=True)
-        options = {"folder": folder, "watch": watch, "agrees": agrees, "runs": runs, "workspace": workspace}
-        return self._fit(dataset, self.method, self.settings, **options)
+        return self._fit(dataset, self.method, self.settings, folder=folder, watch=watch)
 
     def _method_for(self, domains: Sequence[Any] | None) -> tuple[str, Mapping[str, Any] | None]:
         """Return method and settings; without domains, erm replaces a method that needs several."""
@@ -133,75 +107,15 @@ class DomainEstimator(BaseEstimator, ABC):
 
     def _fit(
         self, dataset: Dataset, method: str, settings: Mapping[str, Any] | None, *, folder: Path | None = None,
-        watch: ProgressListener | None = None, calibrate: bool = True, agrees: Collection[str] | None = None,
-        runs: CollectedRuns | None = None, workspace: Workspace | None = None,
+        watch: ProgressListener | None = None, calibrate: bool = True,
     ) -> Self:  # fmt: skip
-        watch = watch or ProgressListener()
-        whole = workspace or Workspace(dataset, choose_device(self.device), cache_folder() if self.cache else None)
-        workspace = replace(whole, on_encoding=watch.encoding, notes=[])
-        request = single_run(
-            method, self.seed, settings, encoder=self.encoder, tune=self.tune, plan="all", metric=self.metric,
-            steps=self.steps, batch=self.batch, lr=self.lr, model=folder, model_settings=agrees,
-        )  # fmt: skip
-        self._check_data(dataset, request.settings)
-        (job,) = resolve(request, workspace)
-        self.notes_ = tuple(workspace.notes)
-        spec, episode = job.spec, job.episode_in(workspace)
-        if self.left_out and runs is None:
-            runs = self._left_out_runs(spec, workspace, folder, watch)
-        saver = Saver(None if folder is None else checkpoint_path(spec, episode, folder))
-        watch.start(1, 0)
-        watch.begin(f"{spec.method} on {len(dataset.domains)} domains", job.steps)
-        with locked(folder) if folder is not None and parallel.is_first() else nullcontext():
-            with stop_at_signal():
-                self.record_, assembly = train(spec, episode, workspace, saver=saver, tick=watch.step)
-                checked = check_adaptation(spec, episode, workspace, self.record_, assembly)
-            self.record_, assembly = checked.record, checked.assembly
-            self.notes_ += (*checked.notes, *check_prototypes(spec, episode.stages[-1], self.record_, assembly))
-            watch.end(self.record_)
-            saved = self._saved_model(dataset, assembly, episode.stages[-1], calibrate=calibrate)
-            self._restore(saved if runs is None else replace(saved, left_out=runs.left_out(dataset, assembly)))
-            if folder is not None and parallel.is_first():
-                self.save_pretrained(folder)
-                shutil.rmtree(_left_out_folder(folder), ignore_errors=True)
-            saver.finish()
+        options = {each.name: getattr(self, each.name) for each in fields(Configuration)}
+        chosen = Configuration(**{**options, "method": method, "settings": settings or {}})
+        names = self.__dict__.get("feature_names_in_")
+        trained = train_model(chosen, dataset, folder=folder, watch=watch, calibrate=calibrate, columns=names)
+        self.notes_ = trained.notes
+        self._restore(trained.model)
         return self
-
-    def _left_out_runs(
-        self, spec: Spec, workspace: Workspace, folder: Path | None, watch: ProgressListener
-    ) -> CollectedRuns | None:
-        """Train with each domain left out in turn; the runs of a model folder are next to it until it is complete."""
-        with ExitStack() as stack:
-            out = Path(stack.enter_context(TemporaryDirectory())) if folder is None else _left_out_folder(folder)
-            with stop_at_signal():
-                return train_left_out(spec, replace(workspace, out=out), watch=watch)
-
-    def _check_data(self, dataset: Dataset, settings: Mapping[str, Any]) -> None:
-        if len(dataset) == 1:
-            raise BadInput(f"{dataset.name} has one sample: at least 2 are needed, to train and to validate")
-        if settings.get("plan", "all") != "all":
-            raise BadInput(f"fit trains on all domains: leave plan={settings['plan']} out, or use compare")
-        dataset.checked(labels=needs_labels(settings.get("task")))
-        check_sample(dataset, self.keep_sample)
-
-    def _saved_model(self, dataset: Dataset, assembly: Assembly, stage: Stage, *, calibrate: bool) -> SavedModel:
-        """Return the trained network with its calibration, its held-out rows and the sample for `adapt`."""
-        held_out, train = stage.test or stage.valid, stage.train if calibrate else ()
-        calibration = fit_calibration(assembly, train, stage.valid, seed=self.seed)
-        if calibrate and self.record_.spec["task"] == "classify":
-            self.notes_ += correct_class_mix(self.record_, assembly, stage, calibration, seed=self.seed)
-        sample = None
-        if self.keep_sample:
-            sample = draw_sample(dataset, stage.train, held_out, limit=self.keep_sample, seed=self.seed)
-        named = self.__dict__.get("feature_names_in_", dataset.columns)
-        columns = None if named is None else tuple(map(str, named))
-        reference = fit_reference(
-            assembly, dataset, train, held_out, calibration=calibration, columns=columns, seed=self.seed
-        )
-        return SavedModel.of(
-            assembly, dataset, self.record_, HeldOut.of(dataset, held_out), calibration=calibration, sample=sample,
-            columns=columns, reference=reference,
-        )  # fmt: skip
 
     def adapt(
         self,
@@ -246,18 +160,12 @@ class DomainEstimator(BaseEstimator, ABC):
         return self._model().save(Path(folder))
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], *, without: Collection[str] = (), **options: Any) -> Self:
-        """Create an unfitted estimator from the spec of a record, without some of its settings."""
-        names = ("method", "encoder", "tune", "steps", "batch", "lr", "metric", "seed")
-        settings = {key: value for key, value in spec_settings(spec).items() if key not in without}
-        return cls(**{name: spec[name] for name in names}, settings=settings, **options)
-
-    @classmethod
     def from_pretrained(cls, folder: str | Path, *, device: str = "auto") -> Self:
         """Load a fitted estimator from a model folder."""
         saved = load_model(Path(folder))
         spec, inputs = saved.record.spec, saved.encoder.settings.get("inputs")
-        estimator = cls.from_spec(spec, device=device)
+        chosen = Configuration.of_spec(spec, device=device)
+        estimator = cls(**{each.name: getattr(chosen, each.name) for each in fields(chosen)})
         estimator._restore(saved)
         if saved.encoder.takes == "vector" and inputs is not None:
             estimator.n_features_in_ = int(inputs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,8 +34,8 @@ from holdfast.train.queue import FACTORS
 from holdfast.train.schedule import MODEL_FACTOR, model_seconds
 
 if TYPE_CHECKING:
-    from holdfast.estimator import DomainClassifier
     from holdfast.models.left_out import CollectedRuns
+    from holdfast.models.training import Configuration, Trained
 
 SAVE_SECONDS = 1.0  # for writing a model folder
 MEMBER_FACTOR = 3.0  # time for another member of an ensemble and for writing it, as a multiple of that
@@ -157,50 +157,53 @@ def _save_finished(
 
 
 def fit_with_rates(
-    make: Callable[[float | None], DomainClassifier], dataset: Dataset, folder: Path, *, search: bool,
-    budget: str | None = None, started: float | None = None, watch: ProgressListener | None = None,
-) -> tuple[DomainClassifier, RateChoice | None]:  # fmt: skip
+    chosen: Configuration, dataset: Dataset, folder: Path, *, search: bool, budget: str | None = None,
+    started: float | None = None, watch: ProgressListener | None = None,
+) -> tuple[Trained, RateChoice | None]:  # fmt: skip
     """Train a model at the default rate and save it; while time remains, replace it by one at a better rate.
 
-    `make` returns an estimator with a rate, None for the default one. Validation rows decide. Without a budget, the
-    first training is not limited, and other rates are tried as long as they end within `defaults.LIMIT`.
+    Validation rows decide. Without a budget, the first training is not limited, and other rates are tried as long as
+    they end within `defaults.LIMIT`.
     """
+    from holdfast.models.training import train_model
+
     watch = watch or ProgressListener()
     limit = LIMIT if budget is None else parse_duration(budget)
-    deadline = Deadline(limit, started=started)
-    first, began = make(None), time.monotonic()
+    deadline, began = Deadline(limit, started=started), time.monotonic()
     with until(Deadline() if budget is None else deadline):
         try:
-            first.fit_dataset(dataset, folder=folder, watch=watch)
+            first = train_model(chosen, dataset, folder=folder, watch=watch)
         except TimeUp:
             raise BadInput(
                 f"the training did not end within {format_seconds(limit)}: the same command with a larger --budget "
                 "continues, or use fewer --steps or --examples"
             ) from None
-    took, spec = time.monotonic() - began, Spec(**first.record_.spec)
+    took, spec = time.monotonic() - began, Spec(**first.record.spec)
     if not search or not is_searchable(spec) or parallel.world_size() > 1:
         return first, None
-    best, scores = first, {spec.lr: score_of(first.record_)}
+    best, scores = first, {spec.lr: score_of(first.record)}
     drafts = folder.with_name(f"{folder.name}-rates")
+    settings = {key: value for key, value in chosen.settings.items() if key != "lr"}
     for factor in FACTORS:
         if MODEL_FACTOR * took > deadline.left():
             break
         rate = spec.lr * factor
         try:
             with until(deadline):
-                other = make(rate).fit_dataset(dataset, folder=drafts / f"{rate:g}", watch=watch)
+                own = replace(chosen, lr=rate, settings=settings)
+                other = train_model(own, dataset, folder=drafts / f"{rate:g}", watch=watch)
         except TimeUp:
             break
         except BadInput as error:
             watch.note(f"learning rate {rate:g}: {error}")
             continue
-        scores[rate] = score_of(other.record_)
-        best = other if scores[rate] > scores[float(best.record_.spec["lr"])] else best
+        scores[rate] = score_of(other.record)
+        best = other if scores[rate] > scores[float(best.record.spec["lr"])] else best
     if best is not first:
-        best.save_pretrained(folder)
+        best.model.save(folder)
     shutil.rmtree(drafts, ignore_errors=True)
     sign = -1 if spec.metric in LOWER_IS_BETTER else 1
-    rate = float(best.record_.spec["lr"])
+    rate = float(best.record.spec["lr"])
     return best, RateChoice(spec.method, ALL_DOMAINS, rate, {lr: sign * score for lr, score in scores.items()})
 
 
@@ -218,10 +221,10 @@ def _train_member(
     watch: ProgressListener | None, runs: CollectedRuns | None, workspace: Workspace | None,
 ) -> None:  # fmt: skip
     """Train one configuration on all domains and save it with the outputs of the runs that left out a domain."""
-    from holdfast.estimator import DomainClassifier  # imports scikit-learn, which takes a second
+    from holdfast.models.training import Configuration, train_model
 
-    classifier = DomainClassifier.from_spec(spec, without=MODEL_SETTINGS, device=device, cache=cache)
-    classifier.fit_dataset(dataset, folder=folder, watch=watch, agrees=EXPERIMENT, runs=runs, workspace=workspace)
+    chosen = Configuration.of_spec(spec, without=MODEL_SETTINGS, device=device, cache=cache)
+    train_model(chosen, dataset, folder=folder, watch=watch, agrees=EXPERIMENT, runs=runs, workspace=workspace)
 
 
 def _is_model_of(

@@ -1,6 +1,5 @@
 """holdfast fit and holdfast pretrain: train a model folder, or continue pretraining a text encoder."""
 
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -90,60 +89,34 @@ def fit(
 
     Run the same command again to continue a stopped training.
     """
-    from holdfast.core.files import locked
-    from holdfast.core.parallel import is_first, process_group
-    from holdfast.estimator import DomainClassifier
-    from holdfast.final_model import fit_with_rates
+    from holdfast.api import fit as run
+    from holdfast.core.parallel import process_group
     from holdfast.models.card import to_predict
-    from holdfast.models.pretrain import pretrain_for
-    from holdfast.models.saved import check_folder
     from holdfast.run.progress import with_logging
-    from holdfast.run.workspace import training_data
 
-    settings = options.merged_settings(context, config, set_, task)
-    metric = settings.pop("metric", metric)
-    with process_group(device), ExitStack() as stack:
-        check_folder(out)
-        if is_first():  # before the data is read and the rate is searched, which may take long
-            stack.enter_context(locked(out))
-        dataset = training_data(
-            data, task=settings.get("task"), columns=options.pairs(column), data_dir=data_dir, examples=examples,
-            unlabelled=unlabelled, empty_labels=empty_labels, settings=settings, skip_bad=skip_bad,
+    with (
+        process_group(device),
+        progress(json) as shown,
+        with_logging(shown, log, out.with_name(f"{out.name}-logs")) as listener,
+    ):
+        result = run(
+            data, method=method, out=out, encoder=encoder, tune=tune, metric=metric, steps=steps, batch=batch, lr=lr,
+            seed=seed, keep_sample=keep_sample, left_out=left_out, device=device, columns=options.pairs(column),
+            examples=examples, unlabelled=unlabelled, empty_labels=empty_labels, skip_bad=skip_bad, data_dir=data_dir,
+            pretrain_steps=pretrain_steps, settings=options.merged_settings(context, config, set_, task),
+            watch=listener, budget=budget, search_rate=search_rate, started=started(),
         )  # fmt: skip
-        encoder, words = settings.pop("encoder", encoder), ()
-        if pretrain_steps:
-            with progress(json) as shown:
-                encoder, words = pretrain_for(
-                    dataset, encoder, out.with_name(f"{out.name}-encoder"), steps=pretrain_steps, seed=seed,
-                    device=device, watch=shown,
-                )  # fmt: skip
-        method, tune = settings.pop("method", method), settings.pop("tune", tune)
-        search = (lr is None and "lr" not in settings) if search_rate is None else search_rate
-
-        def make(rate: float | None) -> DomainClassifier:
-            own = {key: value for key, value in settings.items() if rate is None or key != "lr"}
-            return DomainClassifier(
-                method, encoder=encoder, tune=tune, steps=steps, batch=batch, lr=lr if rate is None else rate,
-                metric=metric, seed=seed, device=device, settings=own, keep_sample=keep_sample, left_out=left_out,
-            )  # fmt: skip
-
-        with progress(json) as shown, with_logging(shown, log, out.with_name(f"{out.name}-logs")) as listener:
-            classifier, choice = fit_with_rates(
-                make, dataset, out, search=search, budget=budget, started=started(), watch=listener
-            )
-    record = classifier.record_
-    metric = str(record.spec["metric"])
-    valid = {domain: scores[metric] for domain, scores in record.stages[-1]["valid"].items()}
+    rate = result.rate
     if json:
-        rate = None if choice is None else choice.json()
-        print_json({"model": str(out), "valid": valid, "metric": metric, "record": asdict(record), "rate": rate})
+        scores = {"model": str(out), "valid": result.valid, "metric": result.metric}
+        print_json({**scores, "record": asdict(result.record), "rate": None if rate is None else rate.json()})
         return
-    if choice is not None:
-        say(f"learning rate {choice.rate:g}, the best of {len(choice.scores)} on validation rows")
-    say(*dataset.notes, *words, *classifier.notes_)
-    scores = ", ".join(f"{domain} {value:.3f}" for domain, value in valid.items() if value is not None)
-    say(f"{metric} on held-out rows: {scores}")
-    say(f"model: {out} (predict with: holdfast predict {out} {to_predict(record.spec)} --out predictions.csv)")
+    if rate is not None:
+        say(f"learning rate {rate.rate:g}, the best of {len(rate.scores)} on validation rows")
+    say(*result.notes)
+    scores = ", ".join(f"{domain} {value:.3f}" for domain, value in result.valid.items() if value is not None)
+    say(f"{result.metric} on held-out rows: {scores}")
+    say(f"model: {out} (predict with: holdfast predict {out} {to_predict(result.record.spec)} --out predictions.csv)")
 
 
 def pretrain(
