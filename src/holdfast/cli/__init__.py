@@ -4,7 +4,7 @@ import io
 import os
 import signal
 import sys
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import entry_points
 from types import FrameType
 from typing import Annotated, NoReturn
@@ -49,7 +49,8 @@ command("doctor")(doctor.doctor)
 
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]  # typer ships its own click since 0.26
 RESUMABLE = ("demo", "compare", "sweep", "fit", "adapt", "pretrain", "reproduce")  # commands that write checkpoints
-LABORATORY = ("bench", "reproduce")  # commands of the package holdfast-lab
+BUILT_IN = frozenset(each.name for each in app.registered_commands)
+LABORATORY = frozenset(("bench", "reproduce"))  # commands of the package holdfast-lab
 DISTRIBUTED = ("fit", "compare")  # commands that torchrun can start
 
 
@@ -73,16 +74,13 @@ def _options(
     pass
 
 
-def add_commands() -> None:
-    """Add the commands of installed packages."""
-    known = _known_commands()
-    for point in entry_points(group="holdfast.commands"):
-        if point.name not in known:
-            command(point.name)(point.load())
-
-
-def _known_commands() -> set[str | None]:
-    return {each.name for each in app.registered_commands}
+@cache
+def add_commands() -> frozenset[str]:
+    """Add the commands of installed packages, and return their names."""
+    points = [point for point in entry_points(group="holdfast.commands") if point.name not in BUILT_IN]
+    for point in points:
+        command(point.name)(point.load())
+    return frozenset(point.name for point in points)
 
 
 class _Terminated(BaseException):
@@ -108,7 +106,7 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # terminals without emoji print their escapes
     try:
         _check_single_process()
-        if _name() not in _known_commands():
+        if _name() not in BUILT_IN:
             add_commands()
         code = app(standalone_mode=False)
     except BadInput as error:
@@ -118,7 +116,7 @@ def main() -> None:
         if code == 130:  # how typer reports a keyboard interrupt
             _say_stopped()
     except ClickException as error:
-        if _name() in LABORATORY and _name() not in _known_commands():
+        if _name() in LABORATORY - add_commands():
             fail(f"`holdfast {_name()}` comes with the package holdfast-lab: install the folder lab of the source")
         fail(f"{error.format_message()} (see `holdfast --help`)")  # pyright: ignore[reportAttributeAccessIssue]
     except (KeyboardInterrupt, typer.Abort):

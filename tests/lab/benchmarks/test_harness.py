@@ -7,9 +7,9 @@ import time
 
 import pytest
 import torch
-from holdfast.cli.bench import bench
 
 from lab.benchmarks import loop
+from lab.benchmarks.command import bench
 from lab.benchmarks.harness import Result, attempt, busy, on_result
 
 

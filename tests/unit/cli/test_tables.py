@@ -5,10 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from holdfast.cli.reproduce import _table
 from rich.console import Console
 
-from holdfast.cli.report import _published_table
+from lab.recipes.command import _table, published_table
 from lab.recipes.recipe import load_recipe
 
 
@@ -22,7 +21,7 @@ def rendered(table) -> str:
 @pytest.mark.parametrize("name", ["mil/table1", "gmoe/table1"])
 def test_published_table_truncates_nothing(name):
     recipe = load_recipe(name)
-    text = rendered(_published_table(recipe))
+    text = rendered(published_table(recipe))
     assert "…" not in text
     assert all(row in text for row in recipe.rows)
     assert all(cell.printed() in text for cell in recipe.choose(list(recipe.rows)))
