@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
 from holdfast.monitor.check import FOREIGN, BatchCheck
-from holdfast.report.plots import COLOURS, escape, to_html
+from holdfast.report.axes import Axis
+from holdfast.report.marks import Errors, Mark, Points, Stroke
+from holdfast.report.plots import COLOURS, Plot
 from holdfast.report.sections import Cell
 from holdfast.report.terminal import Grid
 
@@ -82,59 +82,57 @@ def timeline(history: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _accuracy(history: Sequence[dict[str, Any]], domains: Sequence[str | None]) -> str:
-    figure = go.Figure()
+    marks: list[Mark] = []
     for index, domain in enumerate(domains):
         entries = [e for e in history if e["domain"] == domain and e["accuracy"] is not None]
-        colour, name = COLOURS[index % len(COLOURS)], escape(domain or "all")
+        colour, name = COLOURS[index % len(COLOURS)], domain or "all"
         if not entries:
             continue
         own = [e["accuracy"] for e in entries]
         known = [a["low"] is not None for a in own]
-        errors = {
-            "type": "data", "symmetric": False, "thickness": 1.5, "width": 4,
-            "array": [a["high"] - a["estimate"] if k else 0 for a, k in zip(own, known, strict=True)],
-            "arrayminus": [a["estimate"] - a["low"] if k else 0 for a, k in zip(own, known, strict=True)],
-        }  # fmt: skip
-        x = [_place(e) for e in entries]
-        figure.add_scatter(
-            name=f"{name}, estimated", x=x, y=[a["estimate"] for a in own], error_y=errors, mode="lines+markers",
-            line={"color": colour}, hovertemplate="%{x}: %{y:.3f}<extra>%{fullData.name}</extra>",
-        )  # fmt: skip
+        errors = Errors(
+            [a["high"] - a["estimate"] if k else 0 for a, k in zip(own, known, strict=True)],
+            [a["estimate"] - a["low"] if k else 0 for a, k in zip(own, known, strict=True)],
+        )
+        x, estimates = [_place(e) for e in entries], [a["estimate"] for a in own]
+        marks.append(Points(
+            x, estimates, _tips(x, estimates), name=f"{name}, estimated", colour=colour, errors=errors,
+            line=Stroke(colour),
+        ))  # fmt: skip
         true = [e for e in entries if e["true"] is not None]
         if true:
-            figure.add_scatter(
-                name=f"{name}, true", x=[_place(e) for e in true], y=[e["true"] for e in true], mode="markers",
-                marker={"color": colour, "symbol": "x", "size": 10},
-                hovertemplate="%{x}: %{y:.3f}<extra>%{fullData.name}</extra>",
-            )  # fmt: skip
-    if not figure.data:
+            x, scores = [_place(e) for e in true], [e["true"] for e in true]
+            marks.append(Points(
+                x, scores, _tips(x, scores), name=f"{name}, true", colour=colour, symbol="x", size=10,
+            ))  # fmt: skip
+    if not marks:
         return ""
-    figure.update_xaxes(type="category")
-    figure.update_yaxes(title="accuracy")
-    return to_html(figure, "watch-accuracy", height=360)
+    return Plot(*marks, x=Axis(names=()), y=Axis("accuracy")).html("watch-accuracy", height=360)
+
+
+def _tips(places: Sequence[str], values: Sequence[float]) -> list[str]:
+    return [f"{place}: {value:.3f}" for place, value in zip(places, values, strict=True)]
 
 
 def _drift(history: Sequence[dict[str, Any]], domains: Sequence[str | None]) -> str:
-    figure = go.Figure()
+    marks = []
     for index, domain in enumerate(domains):
         entries = [e for e in history if e["domain"] == domain and e["discrepancy"] is not None]
         if not entries:
             continue
-        colour = COLOURS[index % len(COLOURS)]
-        figure.add_scatter(
-            name=escape(domain or "all"), x=[_place(e) for e in entries], y=[e["discrepancy"] for e in entries],
-            mode="lines+markers", line={"color": colour},
-            marker={"size": [11 if e["drifted"] else 6 for e in entries], "color": colour},
-            customdata=[escape(", ".join(e["drifted"][:5]) or "no drift") for e in entries],
-            hovertemplate="%{x}: %{y:.4f}, %{customdata}<extra>%{fullData.name}</extra>",
-        )  # fmt: skip
-    if not figure.data:
+        colour, x = COLOURS[index % len(COLOURS)], [_place(e) for e in entries]
+        states = [", ".join(e["drifted"][:5]) or "no drift" for e in entries]
+        tips = [f"{p}: {e['discrepancy']:.4f}, {s}" for p, e, s in zip(x, entries, states, strict=True)]
+        marks.append(Points(
+            x, [e["discrepancy"] for e in entries], tips, name=domain or "all", colour=colour,
+            size=[11 if e["drifted"] else 6 for e in entries], line=Stroke(colour),
+        ))  # fmt: skip
+    if not marks:
         return ""
-    figure.update_xaxes(type="category")
-    figure.update_yaxes(title="squared discrepancy of features")
-    return to_html(figure, "watch-drift", height=320)
+    y = Axis("squared discrepancy of features")
+    return Plot(*marks, x=Axis(names=()), y=y).html("watch-drift", height=320)
 
 
 def _place(entry: dict[str, Any]) -> str:
     """Name a batch on the axis; batches of different data may have equal names."""
-    return escape(f"{entry['batch']} ({entry['data'][:4]})")
+    return f"{entry['batch']} ({entry['data'][:4]})"
