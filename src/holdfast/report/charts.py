@@ -10,7 +10,7 @@ from markupsafe import Markup
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.axes import Axis
 from holdfast.report.marks import DOTTED, Points, Rule, Stroke
-from holdfast.report.plots import Chart, Plot, series
+from holdfast.report.plots import Chart, Plot, cell_point, series
 from holdfast.stats.formatting import format_cell, is_percent, metric_name, scaled
 from holdfast.stats.labels import Groups
 from holdfast.stats.statistics import mean
@@ -32,12 +32,11 @@ def scores_chart(rows: Sequence[Row], metric: str) -> Chart:
         cells = {target: row.cells[target] for target in targets if target in row.cells}
         if row.average is not None:
             cells[AVERAGE] = row.average
-        tips = [
-            f", {'average' if t is AVERAGE else t}: {format_cell(c, metric)}{unit} (n={c.n})" for t, c in cells.items()
-        ]
-        means = [scaled(cell.mean, metric) for cell in cells.values()]
-        errors = [scaled(cell.stderr or 0.0, metric) for cell in cells.values()]
-        marks.append(series(row.label, index, list(cells), means, tips, errors=errors, size=8, grouped=True))
+        points = []
+        for target, cell in cells.items():
+            tip = f", {'average' if target is AVERAGE else target}: {format_cell(cell, metric)}{unit} (n={cell.n})"
+            points.append(cell_point(target, cell, metric, tip))
+        marks.append(series(row.label, index, points, size=8, grouped=True))
     x = Axis(names=[*targets, AVERAGE], limits=(-0.5, len(targets) + 0.5))
     y, average = Axis(metric_name(metric), limits=_score_range(rows, metric)), Rule(len(targets) - 0.5, stroke=FAINT)
     return Plot(*marks, x=x, y=y, rules=[average], gap=0.35).html("scores", height=400, legend=False)
@@ -54,11 +53,16 @@ def domain_strip(rows: Sequence[Row], metric: str) -> Chart:
         cells = [(place, *item) for place, item in enumerate(cells) if math.isfinite(item[1].mean)]
         step = max(1, -(-len(cells) // MOST_POINTS))
         chosen = [cell for i, cell in enumerate(cells) if i % step == 0 or i == len(cells) - 1]
-        x = [100 * (place + 0.5) / len(row.cells) for place, *_ in chosen]
-        tips = [f", {target}: {format_cell(cell, metric)}{unit}" for _, target, cell in chosen]
-        marks.append(
-            series(row.label, index, x, [scaled(c.mean, metric) for *_, c in chosen], tips, size=5, lines=True)
-        )
+        points = [
+            (
+                100 * (place + 0.5) / len(row.cells),
+                scaled(c.mean, metric),
+                0.0,
+                f", {t}: {format_cell(c, metric)}{unit}",
+            )
+            for place, t, c in chosen
+        ]
+        marks.append(series(row.label, index, points, size=5, lines=True))
     share, worst = Axis("target domains, sorted by score (%)", limits=(0, 100)), 90 if metric in LOWER_IS_BETTER else 10
     figure = Plot(*marks, x=share, y=Axis(metric_name(metric)), rules=[Rule(worst, stroke=FAINT)])
     return figure.html("scores", height=400, legend=False)
@@ -85,10 +89,12 @@ def validation_chart(groups: Groups) -> Chart:
         curves = [curve for curve in map(_validation_curve, group) if curve]
         # only steps that all runs reached: the mean would jump where a run ends
         steps = sorted(set.intersection(*(set(curve) for curve in curves))) if curves else []
-        means = [scaled(fmean(curve[s] for curve in curves), metric) for s in steps]
-        shown = [f"{value:.3f}".rstrip("0").rstrip(".") for value in means]
-        tips = [f", step {step}: {value}" for step, value in zip(steps, shown, strict=True)]
-        marks.append(series(name, index, steps, means, tips, size=5, lines=True))
+        points = []
+        for step in steps:
+            value = scaled(fmean(curve[step] for curve in curves), metric)
+            shown = f"{value:.3f}".rstrip("0").rstrip(".")
+            points.append((step, value, 0.0, f", step {step}: {shown}"))
+        marks.append(series(name, index, points, size=5, lines=True))
     figure = Plot(*marks, x=Axis("step"), y=Axis(f"validation {metric_name(metric)}"))
     return figure.html("curves", height=360, legend=False)
 
@@ -133,14 +139,14 @@ def cost_chart(
     points = [point for point in cost_points(table, costs) if point[0] in shown]
     if len(points) < 2:
         return None
-    rows = {row.label: (index, row.average) for index, row in enumerate(table)}
     front = pareto_front(points, metric)
-    x, y = [seconds for _, seconds, _ in front], [scaled(score, metric) for *_, score in front]
-    marks = [Points(x, y, size=0, line=DOTTED)]
-    for label, seconds, score in points:
-        index, average = rows[label]
-        assert average is not None
-        tips, errors = [f": {format_cell(average, metric)}, {seconds:.3g} s"], [scaled(average.stderr or 0.0, metric)]
-        marks.append(series(label, index, [seconds], [scaled(score, metric)], tips, errors=errors, size=9))
+    times, scores = [time for _, time, _ in front], [scaled(score, metric) for *_, score in front]
+    marks = [Points(times, scores, size=0, line=DOTTED)]
+    seconds = {label: time for label, time, _ in points}
+    for index, row in enumerate(table):
+        if row.label in seconds and row.average is not None:
+            x = seconds[row.label]
+            point = cell_point(x, row.average, metric, f": {format_cell(row.average, metric)}, {x:.3g} s")
+            marks.append(series(row.label, index, [point], size=9))
     figure = Plot(*marks, x=Axis("seconds per run", log=True), y=Axis(f"average {metric_name(metric)}"))
     return figure.html("cost-score", height=380, legend=False)

@@ -332,7 +332,7 @@ class Frame:
 
 
 def image(source: str, opacity: float) -> str:
-    """Stretch an image over the plot area."""
+    """Return an image that fills the plot area."""
     return (
         f'<image class="pixels" width="100%" height="100%" preserveAspectRatio="none" opacity="{opacity}" '
         f'href="{source}"/>'

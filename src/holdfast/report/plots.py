@@ -9,6 +9,8 @@ from markupsafe import Markup
 
 from holdfast.report.axes import Axis, label
 from holdfast.report.marks import Area, Bars, Cells, Errors, Frame, Mark, Points, Rule, Stroke, image, n
+from holdfast.stats.formatting import scaled
+from holdfast.stats.statistics import Cell
 
 # the palette of Okabe and Ito without black and yellow; each cycle of colours has its own symbol and dash
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -133,16 +135,21 @@ def legend(labels: Iterable[str], shown: Iterable[str] | None = None) -> list[tu
 
 
 def series(
-    label: str, index: int, x: Sequence[Any], y: Sequence[float], tips: Sequence[str], *,
-    errors: Sequence[float] | None = None, size: int = 6, lines: bool = False, grouped: bool = False,
+    label: str, index: int, points: Sequence[tuple[Any, float, float, str]], *, size: int = 6, lines: bool = False,
+    grouped: bool = False,
 ) -> Points:  # fmt: skip
-    """Return the points of one method in its style, with error bars and lines if requested."""
+    """Return the points of one method in its style, from (x, y, error, text of the tooltip after the label)."""
     colour, symbol, dash = style(index)
+    x, y, errors, tips = ([point[i] for point in points] for i in range(4))
     return Points(
         x, y, [f"{label}{tip}" for tip in tips], name=label, owner=label, colour=colour, symbol=symbol, size=size,
-        errors=None if errors is None else Errors(errors, width=size - 2),
-        line=Stroke(colour, 2, dash) if lines else None, grouped=grouped,
+        errors=Errors(errors, width=size - 2), line=Stroke(colour, 2, dash) if lines else None, grouped=grouped,
     )  # fmt: skip
+
+
+def cell_point(x: Any, cell: Cell, metric: str, tip: str) -> tuple[Any, float, float, str]:
+    """Return the mean and the standard error of a cell as a point of a series."""
+    return x, scaled(cell.mean, metric), scaled(cell.stderr or 0.0, metric), tip
 
 
 def heatmap(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from holdfast.record import RunRecord
 from holdfast.report.axes import Axis
 from holdfast.report.marks import Frame, Rule, Stroke
-from holdfast.report.plots import DARK, Chart, Plot, heatmap, legend, series
+from holdfast.report.plots import DARK, Chart, Plot, cell_point, heatmap, legend, series
 from holdfast.stats.formatting import format_cell, format_number, metric_name, scaled
 from holdfast.stats.streams import Course, courses, zero_shot_cells
 from holdfast.stats.table import score_matrix, stream_domains
@@ -71,11 +71,12 @@ def _course_chart(course: Course, metric: str, positions: Mapping[str, int], nam
     """Draw scores with standard errors over stages; the dotted line marks the stage that learned the domain."""
     marks = []
     for label, line in course.lines.items():
-        scored = [(i, cell) for i, cell in enumerate(line) if cell is not None]
-        tips = [f", {course.stages[i]}: {format_cell(cell, metric)} (n={cell.n})" for i, cell in scored]
-        steps, means = [i + 1 for i, _ in scored], [scaled(cell.mean, metric) for _, cell in scored]
-        errors = [scaled(cell.stderr or 0.0, metric) for _, cell in scored]
-        marks.append(series(label, positions[label], steps, means, tips, errors=errors, lines=True))
+        points = [
+            cell_point(i + 1, cell, metric, f", {course.stages[i]}: {format_cell(cell, metric)} (n={cell.n})")
+            for i, cell in enumerate(line)
+            if cell is not None
+        ]
+        marks.append(series(label, positions[label], points, lines=True))
     last = len(course.stages)
     x = Axis("after stage", limits=(0.7, last + 0.3), step=max(1, last // 8), start=1)
     figure = Plot(*marks, x=x, y=Axis(metric_name(metric), limits=axis))

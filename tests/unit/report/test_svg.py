@@ -71,7 +71,7 @@ def test_texts_are_escaped_once_and_bold_stays():
 
 
 def test_points_have_positions_tooltips_error_bars_and_an_owner():
-    marks = series("erm", 0, ["a", "b"], [50.0, 100.0], [", a: 50.0", ", b: 100.0"], errors=[5.0, 0.0], lines=True)
+    marks = series("erm", 0, [("a", 50.0, 5.0, ", a: 50.0"), ("b", 100.0, 0.0, ", b: 100.0")], lines=True)
     chart = Plot(marks, y=Axis(limits=(0, 100))).html("scores", height=270, legend=False)
     assert re.findall(r'<circle cx="(\S+)" cy="(\S+)"', chart) == [("25%", "100"), ("75%", "0")]
     assert re.findall(r"<title>(.*?)</title>", chart) == ["erm, a: 50.0", "erm, b: 100.0"]
