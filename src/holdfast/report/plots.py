@@ -140,7 +140,8 @@ def series(
 ) -> Points:  # fmt: skip
     """Return the points of one method in its style, from (x, y, error, text of the tooltip after the label)."""
     colour, symbol, dash = style(index)
-    x, y, errors, tips = ([point[i] for point in points] for i in range(4))
+    x, y, tips = [point[0] for point in points], [point[1] for point in points], [point[3] for point in points]
+    errors = [point[2] for point in points]
     return Points(
         x, y, [f"{label}{tip}" for tip in tips], name=label, owner=label, colour=colour, symbol=symbol, size=size,
         errors=Errors(errors, width=size - 2), line=Stroke(colour, 2, dash) if lines else None, grouped=grouped,
