@@ -12,11 +12,12 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from holdfast.analysis import random_generator, rounded
 from holdfast.core.errors import BadInput, quiet_fit
-from holdfast.report.plots import COLOURS, escape, legend, style, to_html
+from holdfast.report.axes import Axis
+from holdfast.report.marks import Bars, Errors
+from holdfast.report.plots import COLOURS, Plot, legend, style
 from holdfast.report.sections import Section
 from holdfast.stats.labels import Groups, configuration, natural_key
 from holdfast.stats.statistics import summarise
@@ -171,18 +172,14 @@ def sections(groups: Groups, metric: str) -> list[Section]:
 def draw_distances(bars: Mapping[str, Mapping[str, Bar]], positions: Mapping[str, int]) -> str:
     """Draw one bar with error per method and target, in the colour of the method."""
     targets = list(dict.fromkeys(target for by_target in bars.values() for target in by_target))
-    figure = go.Figure()
+    marks = []
     for label, by_target in bars.items():
-        pattern = PATTERNS[positions[label] // len(COLOURS) % len(PATTERNS)]
-        errors = [bar.error for bar in by_target.values()]
-        figure.add_bar(
-            name=escape(label), meta=label, x=list(map(escape, by_target)), y=[bar.mean for bar in by_target.values()],
-            error_y={"type": "data", "array": errors, "thickness": 1.5, "width": 4},
-            marker={"color": style(positions[label])[0], "pattern": {"shape": pattern}},
-            customdata=[[f"{bar.mean:.2f} ± {bar.error:.2f}", bar.seeds] for bar in by_target.values()],
-            hovertemplate="%{fullData.name}, %{x}: %{customdata[0]} (n=%{customdata[1]})<extra></extra>",
-        )  # fmt: skip
-    figure.update_layout(barmode="group", bargap=0.25)
-    figure.update_xaxes(type="category", categoryorder="array", categoryarray=[escape(t) for t in targets])
-    figure.update_yaxes(title="A-distance", range=[0, 2.05], dtick=0.5)
-    return to_html(figure, "a-distance", height=360, legend=False)
+        entries, index = by_target.values(), positions[label]
+        marks.append(Bars(
+            list(by_target), [bar.mean for bar in entries],
+            [f"{label}, {t}: {bar.mean:.2f} ± {bar.error:.2f} (n={bar.seeds})" for t, bar in by_target.items()],
+            name=label, owner=label, colour=style(index)[0], errors=Errors([bar.error for bar in entries]),
+            pattern=PATTERNS[index // len(COLOURS) % len(PATTERNS)],
+        ))  # fmt: skip
+    y = Axis("A-distance", limits=(0, 2.05), step=0.5)
+    return Plot(*marks, x=Axis(names=targets), y=y, gap=0.25).html("a-distance", height=360, legend=False)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.analysis import rounded
-from holdfast.report.plots import escape, grouped_bars, heatmap, style, to_html
+from holdfast.report.axes import Axis
+from holdfast.report.marks import Bars, Rule
+from holdfast.report.plots import Plot, heatmap, style
 from holdfast.report.sections import Cell, Figure, Result, RunResult, Section, figure_section, mean_cell
 from holdfast.stats.labels import Groups
 
@@ -98,20 +100,18 @@ def draw_panels(run: RunResult) -> list[Figure]:
     result = run.result
     layers = [str(layer) for layer in result["layers"]]
     by_domain = [[fmean(heads) for heads in domain["mass"]] for _, domain in _domains(result)]
-    figure = _domain_bars(result, by_domain, layers, UNIFORM, "%{y:.4f} of the attention")
-    figure.update_xaxes(title="layer", type="category")
-    figure.update_yaxes(title="attention to the memory", range=[0, 1])
+    y, hover = Axis("attention to the memory", limits=(0, 1)), "of the attention"
+    figure = _domain_bars(result, by_domain, layers, UNIFORM, hover, Axis("layer", names=()), y)
     figures = [
         ("Attention by head, on the target", _draw_heads(run)),
-        ("Attention by domain", to_html(figure, f"general-mass-{run.id}", height=320)),
+        ("Attention by domain", figure.html(f"general-mass-{run.id}", height=320)),
     ]
     for i, read in enumerate(result["read"]):
         if len(read) > 1:
             gates = [domain["gates"][i] for _, domain in _domains(result)]
-            figure = _domain_bars(result, gates, [str(n) for n in read], 1 / len(read), "%{y:.4f} of the memory")
-            figure.update_xaxes(title="layer of the general model", type="category")
-            figure.update_yaxes(title="share in the memory", rangemode="tozero")
-            html = to_html(figure, f"general-gate-{run.id}-{i}", height=300)
+            x, y = Axis("layer of the general model", names=()), Axis("share in the memory", zero=True)
+            figure = _domain_bars(result, gates, [str(n) for n in read], 1 / len(read), "of the memory", x, y)
+            html = figure.html(f"general-gate-{run.id}-{i}", height=300)
             figures.append((f"Gate of layer {result['layers'][i]}", html))
     return figures
 
@@ -120,28 +120,27 @@ def _draw_heads(run: RunResult) -> str:
     masses = [domain["mass"] for domain in run.result["targets"].values()]
     values = [[fmean(head) for head in zip(*layer, strict=True)] for layer in zip(*masses, strict=True)]
     heads, layers = [str(i + 1) for i in range(len(values[0]))], [str(layer) for layer in run.result["layers"]]
-    figure = heatmap(values, heads, layers, hover="layer %{y}, head %{x}: %{z:.4f} of its attention")
-    figure.update_xaxes(title="head")
-    figure.update_yaxes(title="layer")
-    return to_html(figure, f"general-heads-{run.id}", height=170 + 34 * len(values))
+    tip, titles = "layer {y}, head {x}: {z:.4f} of its attention", ("head", "layer")
+    figure = heatmap(values, heads, layers, tip, titles=titles, reverse=False)
+    return figure.html(f"general-heads-{run.id}", height=170 + 34 * len(values))
 
 
-def _domain_bars(result: Result, heights: Sequence[Sequence[float]], x: Sequence[str], even: float, hover: str) -> Any:
-    """Draw one bar per domain and x; targets are hatched."""
+def _domain_bars(
+    result: Result, heights: Sequence[Sequence[float]], layers: Sequence[str], even: float, share: str, x: Axis, y: Axis
+) -> Plot:
+    """Draw one bar per domain and layer; targets are hatched."""
     bars = []
     for index, ((name, _), values) in enumerate(zip(_domains(result), heights, strict=True)):
-        pattern = {"shape": "/" if name.endswith(", target") else ""}
-        template = f"%{{fullData.name}}, layer %{{x}}: {hover}<extra></extra>"
-        bars.append((name, values, {
-            "marker": {"color": style(index)[0], "pattern": pattern}, "hovertemplate": template,
-        }))  # fmt: skip
-    return grouped_bars(bars, x, even=even)
+        tips = [f"{name}, layer {layer}: {v:.4f} {share}" for layer, v in zip(layers, values, strict=True)]
+        pattern = "/" if name.endswith(", target") else ""
+        bars.append(Bars(layers, values, tips, name=name, colour=style(index)[0], pattern=pattern))
+    return Plot(*bars, x=x, y=y, rules=[Rule(y=even)])
 
 
 def _domains(result: Result) -> list[tuple[str, Mapping[str, Any]]]:
     """Return every domain with its name in the legend."""
     return [
-        (escape(domain if side == "sources" else f"{domain}, target"), use)
+        (domain if side == "sources" else f"{domain}, target", use)
         for side in SIDES
         for domain, use in result[side].items()
     ]

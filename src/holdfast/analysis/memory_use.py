@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.analysis import rounded
-from holdfast.report.plots import COLOURS, escape, grouped_bars, heatmap, to_html
+from holdfast.report.axes import Axis
+from holdfast.report.marks import Bars, Rule
+from holdfast.report.plots import COLOURS, Plot, heatmap
 from holdfast.report.sections import Cell, Figure, Result, RunResult, Section, figure_section, mean_cell
 from holdfast.stats.labels import Groups
 
@@ -174,16 +176,14 @@ def usage_cells(runs: Sequence[Result]) -> list[Cell]:
 def draw_slots(run: RunResult) -> list[Figure]:
     """Draw the weights of the most used slots on sources and target."""
     result = run.result
-    hover = "%{fullData.name}, slot %{customdata}: %{y:.4f}<extra></extra>"
     bars = []
     for side, name, colour in SIDES:
         means = [fmean(values) for values in zip(*(d["usage"] for d in result[side].values()), strict=True)]
-        bars.append((name, means, {"marker": {"color": colour}, "customdata": result["shown"], "hovertemplate": hover}))
-    figure = grouped_bars(bars, list(range(1, len(result["shown"]) + 1)), even=1 / result["slots"])
-    figure.update_layout(bargap=0.1)
-    figure.update_xaxes(title=f"slots by weight, {len(result['shown'])} of {result['slots']}")
-    figure.update_yaxes(title="mean weight", rangemode="tozero")
-    return [("", to_html(figure, f"slots-{run.id}", height=300))]
+        tips = [f"{name}, slot {slot}: {mean:.4f}" for slot, mean in zip(result["shown"], means, strict=False)]
+        bars.append(Bars(list(range(1, len(means) + 1)), means, tips, name=name, colour=colour))
+    x = Axis(f"slots by weight, {len(result['shown'])} of {result['slots']}")
+    figure = Plot(*bars, x=x, y=Axis("mean weight", zero=True), rules=[Rule(y=1 / result["slots"])], gap=0.1)
+    return [("", figure.html(f"slots-{run.id}", height=300))]
 
 
 def draw_segments(run: RunResult) -> list[Figure]:
@@ -191,14 +191,16 @@ def draw_segments(run: RunResult) -> list[Figure]:
     result = run.result
     domains = {**result["sources"], **result["targets"]}
     even = [size / sum(result["sizes"]) for size in result["sizes"]]
-    figure = heatmap(
-        [domain["mass"] for domain in domains.values()],
-        [f"{i}: {size:,} slot{'s' if size > 1 else ''}" for i, size in enumerate(result["sizes"], start=1)],
-        [f"{escape(name)} ({domain['effective']:,.0f})" for name, domain in domains.items()],
-        hover="%{y}, segment %{x}: %{z:.4f}, uniform share %{customdata[0]:.4f}<br>"
-        "entropy of its slots %{customdata[1]:.3f}, evenness %{customdata[2]:.3f}",
-        customdata=[[[share, d["entropy"], d["evenness"]] for share in even] for d in domains.values()],
-    )
-    figure.update_xaxes(title="segment")
-    figure.update_yaxes(title="domain (slots in use)", autorange="reversed")
-    return [("", to_html(figure, f"segments-{run.id}", height=160 + 44 * len(domains)))]
+    segments = [f"{i}: {size:,} slot{'s' if size > 1 else ''}" for i, size in enumerate(result["sizes"], start=1)]
+    names = [f"{name} ({domain['effective']:,.0f})" for name, domain in domains.items()]
+    tips = [
+        [
+            f"{name}, segment {segment}: {mass:.4f}, uniform share {share:.4f}\n"
+            f"entropy of its slots {domain['entropy']:.3f}, evenness {domain['evenness']:.3f}"
+            for segment, mass, share in zip(segments, domain["mass"], even, strict=True)
+        ]
+        for name, domain in zip(names, domains.values(), strict=True)
+    ]
+    titles = ("segment", "domain (slots in use)")
+    figure = heatmap([domain["mass"] for domain in domains.values()], segments, names, tips, titles=titles)
+    return [("", figure.html(f"segments-{run.id}", height=160 + 44 * len(domains)))]

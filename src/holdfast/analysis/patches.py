@@ -14,7 +14,7 @@ import numpy as np
 
 from holdfast.analysis import random_generator, rounded
 from holdfast.analysis.routing import REPEATS, draw_map, encode_image, expert_colours, information
-from holdfast.report.plots import escape, heatmap, to_html
+from holdfast.report.plots import heatmap
 from holdfast.report.sections import Figure, RunResult, Section, figure_section
 from holdfast.stats.labels import Groups
 
@@ -169,11 +169,9 @@ def _draw_agreement(run: RunResult) -> list[Figure]:
 
 def _draw_parts(run: RunResult) -> list[Figure]:
     result = run.result
-    experts, names = [str(e) for e in range(result["experts"])], [escape(part) for part in result["parts"]]
-    figure = heatmap(result["share"], experts, names, hover="%{y}, expert %{x}: %{z:.3f}")
-    figure.update_xaxes(title="expert")
-    figure.update_yaxes(autorange="reversed")
-    return [("Patches of each part by expert", to_html(figure, f"parts-{run.id}", height=120 + 28 * len(names)))]
+    experts, names = [str(e) for e in range(result["experts"])], result["parts"]
+    figure = heatmap(result["share"], experts, names, "{y}, expert {x}: {z:.3f}", titles=("expert", ""))
+    return [("Patches of each part by expert", figure.html(f"parts-{run.id}", height=120 + 28 * len(names)))]
 
 
 def _draw_attention(run: RunResult) -> list[Figure]:

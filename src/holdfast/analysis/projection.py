@@ -5,16 +5,16 @@ Shapes: n points, d width, r cells per side of the grid.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import plotly.graph_objects as go
 from markupsafe import Markup
 
 from holdfast.analysis import random_generator, rounded
 from holdfast.core.errors import unknown
-from holdfast.report.plots import COLOURS, plane_axes, to_html
+from holdfast.report.marks import Contours, Mark, Points, Stroke
+from holdfast.report.plots import COLOURS, plane
 from holdfast.report.sections import Figure, RunResult, Section, figure_section
 from holdfast.stats.labels import Groups
 
@@ -132,27 +132,19 @@ def draw_panels(run: RunResult) -> list[Figure]:
     panels = run.result["panels"]
     figures = []
     for name in (name for name in CAPTIONS if name in panels):
-        figure = go.Figure()
-        for side in MARKS:
-            _draw_side(figure, panels[name][side], run.result["cells"], side)
-        plane_axes(figure, panels[name]["variance"])
-        html = to_html(figure, f"{run.result['how']}-{run.id}-{name}", height=330, legend=False)
+        marks = [mark for side in MARKS for mark in _marks(panels[name][side], side)]
+        figure = plane(*marks, variance=panels[name]["variance"])
+        html = figure.html(f"{run.result['how']}-{run.id}-{name}", height=330, legend=False)
         figures.append((_caption(name, panels), html))
     return figures
 
 
-def _draw_side(figure: go.Figure, points: Mapping[str, Any], cells: int, side: str) -> None:
+def _marks(points: Mapping[str, Any], side: str) -> Iterator[Mark]:
+    """Yield the contours and the points of one side."""
     colour, symbol, dash = MARKS[side]
     if points["density"] is not None:
-        step = 1 / (cells - 1)
-        figure.add_contour(
-            z=points["density"], x0=0, dx=step, y0=0, dy=step, showscale=False, hoverinfo="skip",
-            contours={"coloring": "none", "start": 100, "end": 900, "size": 200},
-            line={"color": colour, "width": 1.5, "dash": dash},
-        )  # fmt: skip
-    marker = {"size": 5, "color": colour, "symbol": symbol, "opacity": 0.55}
-    x, y = points["x"], points["y"]
-    figure.add_scatter(x=x, y=y, mode="markers", marker=marker, hovertemplate=f"{side}<extra></extra>")
+        yield Contours(points["density"], range(100, 901, 200), Stroke(colour, 1.5, dash))
+    yield Points(points["x"], points["y"], side, colour=colour, symbol=symbol, size=5, faded=0.55)
 
 
 def _caption(name: str, panels: Mapping[str, Any]) -> str:

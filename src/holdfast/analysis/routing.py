@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import plotly.graph_objects as go
 from PIL import Image
 
 from holdfast.analysis import random_generator, rounded
 from holdfast.record import RunRecord
-from holdfast.report.plots import COLOURS, DOTTED, escape, grouped_bars, style, to_html
+from holdfast.report.axes import Axis
+from holdfast.report.marks import Bars, Pixels, Points, Rule, Stroke
+from holdfast.report.plots import COLOURS, Plot, style
 from holdfast.report.sections import (
     Cell,
     Figure,
@@ -42,8 +43,11 @@ MAX_MAPS = 8  # stored images
 MORE_COLOURS = ("#F0E442", "#999999", "#332288", "#882255", "#44AA99", "#DDCC77")  # after those of the report
 SHARE = re.compile(r"experts/(load|importance|dropped)/(\d+)(?:/(\d+))?")  # quantity, layer with experts, expert
 
-Points = list[tuple[int, float]]  # step, share
-Shares = Mapping[tuple[str, int], Mapping[int, Points]]
+INFERNO = tuple(enumerate((
+    "#000004", "#1b0c41", "#4a0c6b", "#781c6d", "#a52c60", "#cf4446", "#ed6925", "#fb9b06", "#f7d13d", "#fcffa4",
+)))  # fmt: skip
+Curve = list[tuple[int, float]]  # step, share
+Shares = Mapping[tuple[str, int], Mapping[int, Curve]]
 
 
 def routing(views: Views, *, seed: int) -> dict[str, Any] | None:
@@ -166,21 +170,20 @@ def _dropped(result: Result, layer: int) -> str:
 
 
 def _draw_load(run: RunResult, layer: int) -> str:
-    result, bars = run.result, []
+    result, bars, experts = run.result, [], [str(e) for e in range(run.result["experts"])]
     domains = [(side, name, domain) for side in ("sources", "targets") for name, domain in result[side].items()]
     for index, (side, name, domain) in enumerate(domains):
         is_target = side == "targets"
-        options = {
-            "customdata": domain["importance"][layer],
-            "marker": {"color": style(index)[0], "pattern": {"shape": "/" if is_target else ""}},
-            "hovertemplate": "%{fullData.name}, expert %{x}: %{y:.3f} of the tokens, importance %{customdata:.3f}"
-            "<extra></extra>",
-        }
-        bars.append((escape(f"{name}, target" if is_target else name), domain["load"][layer], options))
-    figure = grouped_bars(bars, [str(e) for e in range(result["experts"])], even=1 / result["experts"])
-    figure.update_xaxes(title="expert", type="category")
-    figure.update_yaxes(title="share of tokens", rangemode="tozero")
-    return to_html(figure, f"experts-{run.id}-{layer}", height=320)
+        label, load = f"{name}, target" if is_target else name, domain["load"][layer]
+        tips = [
+            f"{label}, expert {e}: {share:.3f} of the tokens, importance {importance:.3f}"
+            for e, share, importance in zip(experts, load, domain["importance"][layer], strict=True)
+        ]
+        pattern = "/" if is_target else ""
+        bars.append(Bars(experts, load, tips, name=label, colour=style(index)[0], pattern=pattern))
+    x, y = Axis("expert", names=()), Axis("share of tokens", zero=True)
+    figure = Plot(*bars, x=x, y=y, rules=[Rule(y=1 / result["experts"])])
+    return figure.html(f"experts-{run.id}-{layer}", height=320)
 
 
 def expert_colours(count: int) -> list[tuple[str, int]]:
@@ -197,19 +200,15 @@ def expert_colour(expert: int) -> str:
 def draw_map(image: Mapping[str, Any], count: int, name: str) -> str:
     """Draw a grey image with one square per patch, in the colour of its expert or, with count 0, by its value."""
     grid = image["experts"]
-    side, figure = len(grid), go.Figure()
-    box = {"x": 0, "y": 0, "sizex": side, "sizey": side, "xref": "x", "yref": "y", "sizing": "stretch"}
-    figure.add_layout_image(source=to_grey(image["image"]), layer="below", yanchor="top", xanchor="left", **box)
+    side = len(grid)
     if count:
         scale = [(edge / count, expert_colour(e)) for e in range(count) for edge in (e, e + 1)]
-        hover = "expert %{z}<extra></extra>"
-        options = {"zmin": -0.5, "zmax": count - 0.5, "colorscale": scale, "hovertemplate": hover}
+        pixels = Pixels(grid, scale, -0.5, count - 0.5, start=0.5, fill=0.55)
     else:
-        options = {"zmin": 0, "colorscale": "Inferno", "hovertemplate": "%{z:.4f}<extra></extra>"}
-    figure.add_heatmap(z=grid, x0=0.5, dx=1, y0=0.5, dy=1, opacity=0.55, showscale=False, **options)
-    figure.update_xaxes(range=[0, side], visible=False, constrain="domain")
-    figure.update_yaxes(range=[side, 0], visible=False, scaleanchor="x")
-    return to_html(figure, name, height=140, legend=False, bare=True)
+        pixels = Pixels(grid, [(i / 9, colour) for i, colour in INFERNO], 0, start=0.5, fill=0.55)
+    x, y = Axis(limits=(0, side)), Axis(limits=(side, 0))
+    figure = Plot(pixels, x=x, y=y, background=to_grey(image["image"]))
+    return figure.html(name, height=140, legend=False, bare=True)
 
 
 def to_grey(image: str) -> str:
@@ -229,7 +228,7 @@ def training_shares(record: RunRecord) -> Shares:
 
     The dropped share of a layer is stored under its first expert.
     """
-    shares: dict[tuple[str, int], dict[int, Points]] = {}
+    shares: dict[tuple[str, int], dict[int, Curve]] = {}
     before = 0
     for stage in record.stages:
         last = 0
@@ -277,17 +276,13 @@ def _draw_training(key: str, shares: Shares) -> tuple[list[Figure], str, int]:
     return figures, f"Dropped pairs at the last validation: {last}.", experts
 
 
-def _draw_lines(key: str, lines: Mapping[str, tuple[str, Points]], *, even: float | None = None) -> str:
+def _draw_lines(key: str, lines: Mapping[str, tuple[str, Curve]], *, even: float | None = None) -> str:
     """Draw one line per name in its colour; the dotted line is a uniform share."""
-    figure = go.Figure()
+    marks = []
     for name, (colour, points) in lines.items():
         steps, values = zip(*points, strict=True)
-        figure.add_scatter(
-            x=steps, y=values, mode="lines+markers", name=name, line={"color": colour}, marker={"size": 4},
-            hovertemplate=f"{name}, step %{{x}}: %{{y:.3f}}<extra></extra>",
-        )  # fmt: skip
-    if even is not None:
-        figure.add_hline(y=even, line=DOTTED)
-    figure.update_xaxes(title="step")
-    figure.update_yaxes(title="share", rangemode="tozero")
-    return to_html(figure, f"experts-over-{key}", height=320, legend=even is None)
+        tips = [f"{name}, step {step}: {value:.3f}" for step, value in points]
+        marks.append(Points(steps, values, tips, name=name, colour=colour, size=4, line=Stroke(colour)))
+    rules = [] if even is None else [Rule(y=even)]
+    figure = Plot(*marks, x=Axis("step"), y=Axis("share", zero=True), rules=rules)
+    return figure.html(f"experts-over-{key}", height=320, legend=even is None)

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from holdfast.analysis import rounded
 from holdfast.analysis.projection import project
 from holdfast.record import RunRecord
-from holdfast.report.plots import COLOURS, DOTTED, SHADES, SYMBOLS, escape, heatmap, plane_axes, style, to_html
+from holdfast.report.axes import Axis
+from holdfast.report.marks import DOTTED, SHADES, Bars, Pixels, Points, Rule
+from holdfast.report.plots import COLOURS, SYMBOLS, Plot, heatmap, plane, style
 from holdfast.report.sections import Figure, RunFigures, RunResult, Section, figure_section
 from holdfast.stats.formatting import format_number, metric_name, scaled
 from holdfast.stats.labels import Groups, settings_key
@@ -193,62 +195,51 @@ def draw_maps(run: RunResult) -> list[Figure]:
     names = list(dict.fromkeys(group["class"] for group in run.result["alone"]["groups"]))
     figures = []
     for panel, caption in CAPTIONS.items():
-        figure = go.Figure()
+        marks = []
         for group in run.result[panel]["groups"]:
             position, is_row = names.index(group["class"]), group["kind"] == "rows"
             symbol = SYMBOLS[position // len(COLOURS) % len(SYMBOLS)] + ("-open" if is_row else "")
-            figure.add_scatter(
-                name=escape(f"{group['class']}, {group['kind']}"), x=group["x"], y=group["y"], mode="markers",
-                marker={"size": 5 if is_row else 10, "color": style(position)[0], "symbol": symbol},
-                opacity=0.6 if is_row else 1.0, hovertemplate="%{fullData.name}<extra></extra>",
-            )  # fmt: skip
-        plane_axes(figure, run.result[panel]["variance"])
+            label = f"{group['class']}, {group['kind']}"
+            marks.append(Points(
+                group["x"], group["y"], label, name=label, colour=style(position)[0], symbol=symbol,
+                size=5 if is_row else 10, opacity=0.6 if is_row else 1.0,
+            ))  # fmt: skip
+        figure = plane(*marks, variance=run.result[panel]["variance"])
         name = f"slot-map-{run.result['how']}-{run.id}-{panel}"
-        figures.append((caption, to_html(figure, name, height=360, legend=False)))
+        figures.append((caption, figure.html(name, height=360, legend=False)))
     return figures
 
 
 def draw_attention(run: RunResult) -> list[Figure]:
     """Draw the attention map, the batch on the left and the slots on the right, and the shares by class."""
     result = run.result
-    rows, names = result["rows"], [escape(name) for name in result["classes"]]
+    rows, names = result["rows"], result["classes"]
     values = sorted(value for line in result["map"] for value in line)
     top = values[math.ceil(0.995 * len(values)) - 1]  # a few large values would leave the rest without shades
-    row_classes = [name for name, count in zip(names, rows, strict=True) for _ in range(count)]
-    columns = [f"row of {name}" for name in row_classes]
-    columns += [f"slot of {name}" for name, count in zip(names, result["slots"], strict=True) for _ in range(count)]
-    cells = go.Heatmap(
-        z=[[value / 1e4 for value in line] for line in result["map"]],
-        colorscale=SHADES, zmin=0, zmax=max(top, 1) / 1e4,
-        customdata=[[f"{row}: {column}" for column in columns] for row in row_classes],
-        colorbar={"title": {"text": "attention", "side": "right"}, "thickness": 12},
-        hovertemplate="%{customdata}: %{z:.4f}<extra></extra>",
-    )  # fmt: skip
-    figure = go.Figure(cells)
-    ends = list(accumulate(rows))
-    figure.add_vline(x=ends[-1] - 0.5, line={**DOTTED, "width": 2, "dash": "solid"})
-    for end in ends[:-1]:
-        figure.add_hline(y=end - 0.5, line=DOTTED)
-    middles = [end - count / 2 - 0.5 for end, count in zip(ends, rows, strict=True)]
-    figure.update_xaxes(title="batch, then slots, by class", showgrid=False)
-    figure.update_yaxes(tickvals=middles, ticktext=names, autorange="reversed", showgrid=False)
-    attention = to_html(figure, f"slot-attention-{run.id}", height=420, legend=False)
+    cells = [[value / 1e4 for value in line] for line in result["map"]]
+    *ends, last = accumulate(rows)
+    middles = [end - count / 2 - 0.5 for end, count in zip([*ends, last], rows, strict=True)]
+    figure = Plot(
+        Pixels(cells, SHADES, 0, max(top, 1) / 1e4, title="attention"),
+        x=Axis("batch, then slots, by class", grid=False),
+        y=Axis(ticks=list(zip(middles, names, strict=True)), reverse=True, grid=False),
+        rules=[Rule(last - 0.5, stroke=replace(DOTTED, width=2, dash="solid")), *(Rule(y=end - 0.5) for end in ends)],
+    )
+    attention = figure.html(f"slot-attention-{run.id}", height=420, legend=False)
     lines = {**result["shares"], "all": result["mean"], "uniform": result["even"]}
-    table = heatmap(list(lines.values()), SHARES, [escape(name) for name in lines], hover="%{y}, %{x}: %{z:.4f}")
-    table.update_yaxes(autorange="reversed")
-    by_class = to_html(table, f"slot-shares-{run.id}", height=130 + 26 * len(lines), legend=False)
+    table = heatmap(list(lines.values()), SHARES, list(lines), "{y}, {x}: {z:.4f}")
+    by_class = table.html(f"slot-shares-{run.id}", height=130 + 26 * len(lines), legend=False)
     return [("Attention, rows by class", attention), ("Shares of attention by class", by_class)]
 
 
 def draw_similarity(run: RunResult) -> list[Figure]:
     """Draw the mean cosine similarity between two slots per class."""
     classes = run.result["classes"]
-    options = {"marker": {"color": style(0)[0]}, "hovertemplate": "%{x}: %{y:.4f}<extra></extra>"}
-    figure = go.Figure(go.Bar(x=list(map(escape, classes)), y=list(classes.values()), **options))
-    figure.add_hline(y=1, line=DOTTED)
-    figure.update_xaxes(type="category")
-    figure.update_yaxes(title="cosine similarity", range=[min(-0.1, *classes.values()), 1.05])
-    return [("", to_html(figure, f"slot-diversity-{run.id}", height=280, legend=False))]
+    bars = Bars(list(classes), list(classes.values()), [f"{name}: {v:.4f}" for name, v in classes.items()],
+                colour=style(0)[0])  # fmt: skip
+    y = Axis("cosine similarity", limits=(min(-0.1, *classes.values()), 1.05))
+    figure = Plot(bars, x=Axis(names=()), y=y, rules=[Rule(y=1)])
+    return [("", figure.html(f"slot-diversity-{run.id}", height=280, legend=False))]
 
 
 def size_maps(records: Sequence[RunRecord], metric: str) -> list[tuple[str, str]]:
@@ -280,8 +271,8 @@ def _draw_sizes(cells: Mapping[tuple[int, int], list[float]], metric: str, name:
     means = [[mean(cells.get((r, s), ())) for s in slots] for r in rows]
     values = [[None if value is None else scaled(value, metric) for value in line] for line in means]
     text = [["" if value is None else format_number(value, metric) for value in line] for line in means]
-    hover, names = "%{y} rows, %{x} slots: %{z:.2f}", (list(map(str, slots)), list(map(str, rows)))
-    figure = heatmap(values, *names, hover=hover, text=text, low=None, high=None)
-    figure.update_xaxes(title="slots per class")
-    figure.update_yaxes(title="rows of the queue")
-    return to_html(figure, name, height=150 + 40 * len(rows), legend=False)
+    figure = heatmap(
+        values, list(map(str, slots)), list(map(str, rows)), "{y} rows, {x} slots: {z:.2f}", text=text, low=None,
+        high=None, titles=("slots per class", "rows of the queue"), reverse=False,
+    )  # fmt: skip
+    return figure.html(name, height=150 + 40 * len(rows), legend=False)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
 from holdfast.monitor.check import FOREIGN, BatchCheck
-from holdfast.report.plots import COLOURS, escape, to_html
+from holdfast.report.axes import Axis
+from holdfast.report.marks import Errors, Mark, Points, Stroke
+from holdfast.report.plots import COLOURS, Plot
 from holdfast.report.sections import Cell
 from holdfast.report.terminal import Grid
 
@@ -78,55 +78,63 @@ def example_grid(check: BatchCheck) -> Grid:
 
 def timeline(history: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     """Draw accuracy and drift over the batches of the history; one pair (title, figure) per figure."""
-    figures = []
-    for title, key, draw, axis, name, height in (
-        ("Accuracy over time", "accuracy", _accuracy, "accuracy", "watch-accuracy", 360),
-        ("Drift over time", "discrepancy", _drift, "squared discrepancy of features", "watch-drift", 320),
-    ):
-        figure = go.Figure()
-        for index, domain in enumerate(dict.fromkeys(entry["domain"] for entry in history)):
-            entries = [e for e in history if e["domain"] == domain and e[key] is not None]
-            if entries:
-                draw(figure, entries, escape(domain or "all"), COLOURS[index % len(COLOURS)])
-        if figure.data:
-            figure.update_xaxes(type="category")
-            figure.update_yaxes(title=axis)
-            figures.append((title, to_html(figure, name, height=height)))
-    return figures
+    domains = list(dict.fromkeys(entry["domain"] for entry in history))
+    figures = [("Accuracy over time", _accuracy(history, domains)), ("Drift over time", _drift(history, domains))]
+    return [(title, figure) for title, figure in figures if figure]
 
 
-def _accuracy(figure: go.Figure, entries: Sequence[dict[str, Any]], name: str, colour: str) -> None:
-    """Add the estimates of a domain with their intervals, and the true accuracies."""
-    own = [e["accuracy"] for e in entries]
-    ends = [(a["low"], a["high"]) if a["low"] is not None else (a["estimate"], a["estimate"]) for a in own]
-    errors = {
-        "type": "data", "symmetric": False, "thickness": 1.5, "width": 4,
-        "array": [high - a["estimate"] for a, (_, high) in zip(own, ends, strict=True)],
-        "arrayminus": [a["estimate"] - low for a, (low, _) in zip(own, ends, strict=True)],
-    }  # fmt: skip
-    hover = "%{x}: %{y:.3f}<extra>%{fullData.name}</extra>"
-    figure.add_scatter(
-        name=f"{name}, estimated", x=list(map(_place, entries)), y=[a["estimate"] for a in own], error_y=errors,
-        mode="lines+markers", line={"color": colour}, hovertemplate=hover,
-    )  # fmt: skip
-    true = [e for e in entries if e["true"] is not None]
-    if true:
-        figure.add_scatter(
-            name=f"{name}, true", x=list(map(_place, true)), y=[e["true"] for e in true], mode="markers",
-            marker={"color": colour, "symbol": "x", "size": 10}, hovertemplate=hover,
-        )  # fmt: skip
+def _accuracy(history: Sequence[dict[str, Any]], domains: Sequence[str | None]) -> str:
+    marks: list[Mark] = []
+    for index, domain in enumerate(domains):
+        entries = [e for e in history if e["domain"] == domain and e["accuracy"] is not None]
+        colour, name = COLOURS[index % len(COLOURS)], domain or "all"
+        if not entries:
+            continue
+        own = [e["accuracy"] for e in entries]
+        known = [a["low"] is not None for a in own]
+        errors = Errors(
+            [a["high"] - a["estimate"] if k else 0 for a, k in zip(own, known, strict=True)],
+            [a["estimate"] - a["low"] if k else 0 for a, k in zip(own, known, strict=True)],
+        )
+        x, estimates = [_place(e) for e in entries], [a["estimate"] for a in own]
+        marks.append(Points(
+            x, estimates, _tips(x, estimates), name=f"{name}, estimated", colour=colour, errors=errors,
+            line=Stroke(colour),
+        ))  # fmt: skip
+        true = [e for e in entries if e["true"] is not None]
+        if true:
+            x, scores = [_place(e) for e in true], [e["true"] for e in true]
+            marks.append(Points(
+                x, scores, _tips(x, scores), name=f"{name}, true", colour=colour, symbol="x", size=10,
+            ))  # fmt: skip
+    if not marks:
+        return ""
+    return Plot(*marks, x=Axis(names=()), y=Axis("accuracy")).html("watch-accuracy", height=360)
 
 
-def _drift(figure: go.Figure, entries: Sequence[dict[str, Any]], name: str, colour: str) -> None:
-    """Add the discrepancies of a domain; drifted batches are larger."""
-    figure.add_scatter(
-        name=name, x=list(map(_place, entries)), y=[e["discrepancy"] for e in entries], mode="lines+markers",
-        line={"color": colour}, marker={"size": [11 if e["drifted"] else 6 for e in entries], "color": colour},
-        customdata=[escape(", ".join(e["drifted"][:5]) or "no drift") for e in entries],
-        hovertemplate="%{x}: %{y:.4f}, %{customdata}<extra>%{fullData.name}</extra>",
-    )  # fmt: skip
+def _tips(places: Sequence[str], values: Sequence[float]) -> list[str]:
+    return [f"{place}: {value:.3f}" for place, value in zip(places, values, strict=True)]
+
+
+def _drift(history: Sequence[dict[str, Any]], domains: Sequence[str | None]) -> str:
+    marks = []
+    for index, domain in enumerate(domains):
+        entries = [e for e in history if e["domain"] == domain and e["discrepancy"] is not None]
+        if not entries:
+            continue
+        colour, x = COLOURS[index % len(COLOURS)], [_place(e) for e in entries]
+        states = [", ".join(e["drifted"][:5]) or "no drift" for e in entries]
+        tips = [f"{p}: {e['discrepancy']:.4f}, {s}" for p, e, s in zip(x, entries, states, strict=True)]
+        marks.append(Points(
+            x, [e["discrepancy"] for e in entries], tips, name=domain or "all", colour=colour,
+            size=[11 if e["drifted"] else 6 for e in entries], line=Stroke(colour),
+        ))  # fmt: skip
+    if not marks:
+        return ""
+    y = Axis("squared discrepancy of features")
+    return Plot(*marks, x=Axis(names=()), y=y).html("watch-drift", height=320)
 
 
 def _place(entry: dict[str, Any]) -> str:
     """Name a batch on the axis; batches of different data may have equal names."""
-    return escape(f"{entry['batch']} ({entry['data'][:4]})")
+    return f"{entry['batch']} ({entry['data'][:4]})"

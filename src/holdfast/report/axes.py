@@ -2,9 +2,10 @@
 
 import html
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from markupsafe import Markup
 
 PADDING = 0.05  # of the data range, on both sides
 MOST_CATEGORIES = 12  # labels of an x axis
@@ -12,40 +13,46 @@ STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
 class Axis:
-    """One axis of a figure, from its layout and the data on it.
-
-    Positions are between 0 and 1, from left to right or from top to bottom.
-    """
+    """One axis of a figure. Positions are between 0 and 1, from left to right or from top to bottom."""
 
     def __init__(
-        self, layout: Mapping[str, Any], values: Sequence[Any], *, vertical: bool, cells: bool = False,
-        zero: bool = False,
+        self, title: str = "", *, limits: Sequence[float] | None = None, names: Sequence[str] | None = None,
+        ticks: Sequence[tuple[Any, str]] | None = None, step: float = 0.0, start: float = 0.0, log: bool = False,
+        zero: bool = False, reverse: bool = False, grid: bool = True,
     ) -> None:  # fmt: skip
-        """Read the settings of `layout`; `cells` are half a unit around each value, `zero` is part of the range."""
-        self.layout, self.vertical = layout, vertical
-        is_text = any(isinstance(value, str) for value in values)
-        self.is_log = layout.get("type") == "log"
+        """Set the title, the range, and the ticks: at given values, or in steps from a start.
+
+        `names` are the first categories in their order; values that are text are categories without them, too.
+        `zero` is part of the range, and `reverse` runs from the highest to the lowest value.
+        """
+        self.title, self.limits, self.shown, self.step, self.start = title, limits, ticks, step, start
+        self.names, self.log, self.zero, self.reverse, self.grid = names, log, zero, reverse, grid
         self.categories: list[str] = []
-        if layout.get("type") == "category" or (is_text and not self.is_log):
-            order = layout.get("categoryarray") if layout.get("categoryorder") == "array" else None
-            self.categories = list(dict.fromkeys(str(value) for value in [*(order or ()), *values]))
-        low, high = self._range([v for v in values if not isinstance(v, str)], cells=cells, zero=zero)
-        backwards = layout.get("autorange") == "reversed"
-        self.first, self.last = (high, low) if backwards else (low, high)
+        self.first, self.last, self.vertical = 0.0, 1.0, False
+
+    def fit(self, values: Sequence[Any], *, vertical: bool, cells: bool = False, zero: bool = False) -> "Axis":
+        """Set categories and range by the values; `cells` are half a unit around each, `zero` is part of the range."""
+        self.vertical = vertical
+        is_text = any(isinstance(value, str) for value in values)
+        if self.names is not None or (is_text and not self.log):
+            self.categories = list(dict.fromkeys([*(self.names or ()), *map(_text, values)]))
+        numbers = [v for v in values if v is not None and not isinstance(v, str)]
+        low, high = self._range(numbers, cells=cells, zero=zero or self.zero)
+        self.first, self.last = (high, low) if self.reverse else (low, high)
+        return self
 
     def _range(self, numbers: Sequence[float], *, cells: bool, zero: bool) -> tuple[float, float]:
-        if (limits := self.layout.get("range")) is not None:
-            return float(limits[0]), float(limits[1])
+        if self.limits is not None:
+            return float(self.limits[0]), float(self.limits[1])
         if self.categories:
             return -0.5, len(self.categories) - 0.5
-        known = [self.unit(v) for v in numbers if v is not None and math.isfinite(v) and (v > 0 or not self.is_log)]
+        known = [self.unit(v) for v in numbers if math.isfinite(v) and (v > 0 or not self.log)]
         if not known:
             return 0.0, 1.0
         low, high = min(known), max(known)
         if cells:
             return low - 0.5, high + 0.5
-        zero = zero or self.layout.get("rangemode") == "tozero"
-        bottom, top = (min(low, 0.0), max(high, 0.0)) if zero and not self.is_log else (low, high)
+        bottom, top = (min(low, 0.0), max(high, 0.0)) if zero and not self.log else (low, high)
         padding = PADDING * (top - bottom) or abs(top) * PADDING or 0.5
         return bottom - (padding if bottom == low != 0 else 0), top + (padding if top == high != 0 else 0)
 
@@ -53,45 +60,36 @@ class Axis:
         """Return a value in the units of the range: the index of a category, the logarithm on a logarithmic axis."""
         if self.categories and isinstance(value, str):
             return float(self.categories.index(value)) if value in self.categories else math.nan
-        return math.log10(value) if self.is_log else float(value)
+        return math.log10(value) if self.log else float(value)
 
     def at(self, value: Any, offset: float = 0.0) -> float:
         """Return the position of a value, moved by an offset in units of the range."""
         share = (self.unit(value) + offset - self.first) / ((self.last - self.first) or 1.0)
         return 1 - share if self.vertical else share
 
-    def inside(self, value: Any) -> bool:
-        """Return whether a value lies in the range, which rounding may exceed."""
-        return -1e-6 <= self.at(value) <= 1 + 1e-6
-
-    @property
-    def title(self) -> str:
-        """Text of the title, empty without one."""
-        return str((self.layout.get("title") or {}).get("text") or "")
-
     def ticks(self) -> list[tuple[float, str]]:
         """Return (position, label) per tick."""
-        if self.layout.get("visible") is False:
-            return []
-        if (values := self.layout.get("tickvals")) is not None:
-            texts = self.layout.get("ticktext") or values
-            return [(self.at(v), label(str(t))) for v, t in zip(values, texts, strict=True) if self.inside(v)]
+        if self.shown is not None:
+            ticks = [(self.at(value), label(text)) for value, text in self.shown]
+            return [(at, text) for at, text in ticks if -1e-6 <= at <= 1 + 1e-6]  # rounding may exceed the range
         if self.categories:
             step = 1 if self.vertical else math.ceil(len(self.categories) / MOST_CATEGORIES)
             return [(self.at(name), label(name)) for name in self.categories[::step]]
         low, high = sorted((self.first, self.last))
-        if self.is_log:
-            return [(self.at(v), number(v)) for v in _logarithmic(low, high)]
-        return [(self.at(v), number(v)) for v in _linear(low, high, self.layout.get("dtick"), self.layout.get("tick0"))]
+        values = _logarithmic(low, high) if self.log else _linear(low, high, self.step, self.start)
+        return [(self.at(value), number(value)) for value in values]
 
 
-def _linear(low: float, high: float, step: float | None, start: float | None) -> Iterable[float]:
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+def _linear(low: float, high: float, step: float, start: float) -> Iterable[float]:
     """Return multiples of a round step, by default at most seven."""
     if not step:
         rough = (high - low) / 6 or 1.0
         power = 10.0 ** math.floor(math.log10(rough))
         step = power * next(s for s in STEPS if power * s >= rough * (1 - 1e-9))
-    start = start or 0.0
     first = math.ceil((low - start) / step - 1e-9)
     count = math.floor((high - start) / step + 1e-9) - first
     return [start + step * (first + i) for i in range(min(count, 50) + 1)]
@@ -112,13 +110,5 @@ def number(value: float) -> str:
 
 
 def label(text: str) -> str:
-    """Return the HTML of a label of a figure, which may be escaped already and entirely bold or italic."""
-    match = re.fullmatch(r"<(b|i)>(.*)</\1>", text, re.DOTALL)
-    tag, inner = (match[1], match[2]) if match else ("", text)
-    inner = plain(inner)
-    return f"<{tag}>{inner}</{tag}>" if tag else inner
-
-
-def plain(text: str) -> str:
-    """Escape a text once, whether or not it is escaped already."""
-    return html.escape(html.unescape(text))
+    """Return the HTML of a text, which is escaped unless it is HTML already."""
+    return text if isinstance(text, Markup) else html.escape(text)

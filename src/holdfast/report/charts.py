@@ -5,70 +5,71 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-import plotly.graph_objects as go
+from markupsafe import Markup
 
 from holdfast.record import LOWER_IS_BETTER, RunRecord
-from holdfast.report.plots import DOTTED, add_series, escape, to_html
+from holdfast.report.axes import Axis
+from holdfast.report.marks import DOTTED, Points, Rule, Stroke
+from holdfast.report.plots import Chart, Plot, cell_point, series
 from holdfast.stats.formatting import format_cell, is_percent, metric_name, scaled
 from holdfast.stats.labels import Groups
 from holdfast.stats.statistics import mean
 from holdfast.stats.table import Row, columns, has_many
 
 MOST_POINTS = 150  # of a line
+AVERAGE = Markup("<b>average</b>")  # the last category, next to the names of targets
+FAINT = Stroke("rgba(128,128,128,0.7)", 1, "dot")
 Point = tuple[str, float, float]  # label, seconds, average score
 
 
-def scores_chart(rows: Sequence[Row], metric: str) -> str:
+def scores_chart(rows: Sequence[Row], metric: str) -> Chart:
     """Draw one point with standard error per method and target; the average comes last. Many targets are a strip."""
     targets = columns(rows)
     if has_many(targets):
         return domain_strip(rows, metric)
-    figure = go.Figure()
+    marks, unit = [], " %" if is_percent(metric) else ""
     for index, row in enumerate(rows):
-        cells = [(escape(target), row.cells[target]) for target in targets if target in row.cells]
+        cells = {target: row.cells[target] for target in targets if target in row.cells}
         if row.average is not None:
-            cells.append(("<b>average</b>", row.average))
-        unit = " %" if is_percent(metric) else ""
-        add_series(
-            figure, row.label, index, [target for target, _ in cells], [scaled(cell.mean, metric) for _, cell in cells],
-            errors=[scaled(cell.stderr or 0.0, metric) for _, cell in cells], size=8, offsetgroup=str(index),
-            customdata=[[escape(format_cell(cell, metric) + unit), cell.n] for _, cell in cells],
-            hover=", %{x}: %{customdata[0]} (n=%{customdata[1]})",
-        )  # fmt: skip
-    order = [*(escape(target) for target in targets), "<b>average</b>"]
-    figure.update_layout(scattermode="group", scattergap=0.35)
-    figure.update_xaxes(type="category", categoryorder="array", categoryarray=order, range=[-0.5, len(order) - 0.5])
-    figure.update_yaxes(title=metric_name(metric), range=_score_range(rows, metric))
-    figure.add_vline(x=len(targets) - 0.5, line={**DOTTED, "color": "rgba(128,128,128,0.7)"})
-    return to_html(figure, "scores", height=400, legend=False)
+            cells[AVERAGE] = row.average
+        points = []
+        for target, cell in cells.items():
+            tip = f", {'average' if target is AVERAGE else target}: {format_cell(cell, metric)}{unit} (n={cell.n})"
+            points.append(cell_point(target, cell, metric, tip))
+        marks.append(series(row.label, index, points, size=8, grouped=True))
+    x = Axis(names=[*targets, AVERAGE], limits=(-0.5, len(targets) + 0.5))
+    y, average = Axis(metric_name(metric), limits=_score_range(rows, metric)), Rule(len(targets) - 0.5, stroke=FAINT)
+    return Plot(*marks, x=x, y=y, rules=[average], gap=0.35).html("scores", height=400, legend=False)
 
 
-def domain_strip(rows: Sequence[Row], metric: str) -> str:
+def domain_strip(rows: Sequence[Row], metric: str) -> Chart:
     """Draw the scores of all targets per method, sorted, over their share of the targets.
 
     Of more than `MOST_POINTS` targets, a line has evenly spaced ones.
     """
-    figure, unit = go.Figure(), " %" if is_percent(metric) else ""
+    marks, unit = [], " %" if is_percent(metric) else ""
     for index, row in enumerate(rows):
         cells = sorted(row.cells.items(), key=lambda item: item[1].mean)
         cells = [(place, *item) for place, item in enumerate(cells) if math.isfinite(item[1].mean)]
         step = max(1, -(-len(cells) // MOST_POINTS))
         chosen = [cell for i, cell in enumerate(cells) if i % step == 0 or i == len(cells) - 1]
-        add_series(
-            figure, row.label, index, [100 * (place + 0.5) / len(row.cells) for place, *_ in chosen],
-            [scaled(cell.mean, metric) for *_, cell in chosen], size=5, lines=True,
-            customdata=[[escape(target), escape(format_cell(cell, metric) + unit)] for _, target, cell in chosen],
-            hover=", %{customdata[0]}: %{customdata[1]}",
-        )  # fmt: skip
-    figure.update_xaxes(title="target domains, sorted by score (%)", range=[0, 100])
-    figure.update_yaxes(title=metric_name(metric))
-    worst = 90 if metric in LOWER_IS_BETTER else 10
-    figure.add_vline(x=worst, line={**DOTTED, "color": "rgba(128,128,128,0.7)"})
-    return to_html(figure, "scores", height=400, legend=False)
+        points = [
+            (
+                100 * (place + 0.5) / len(row.cells),
+                scaled(c.mean, metric),
+                0.0,
+                f", {t}: {format_cell(c, metric)}{unit}",
+            )
+            for place, t, c in chosen
+        ]
+        marks.append(series(row.label, index, points, size=5, lines=True))
+    share, worst = Axis("target domains, sorted by score (%)", limits=(0, 100)), 90 if metric in LOWER_IS_BETTER else 10
+    figure = Plot(*marks, x=share, y=Axis(metric_name(metric)), rules=[Rule(worst, stroke=FAINT)])
+    return figure.html("scores", height=400, legend=False)
 
 
 def _score_range(rows: Sequence[Row], metric: str) -> list[float] | None:
-    """Return the axis range from the lowest to the highest error bar; plotly would start grouped points at zero."""
+    """Return the axis range from the lowest to the highest error bar."""
     cells = [c for r in rows for c in (*r.cells.values(), r.average) if c is not None and math.isfinite(c.mean)]
     if not cells:
         return None
@@ -79,20 +80,23 @@ def _score_range(rows: Sequence[Row], metric: str) -> list[float] | None:
     return [low - padding, min(high + padding, max(high, limit))]
 
 
-def validation_chart(groups: Groups) -> str:
+def validation_chart(groups: Groups) -> Chart:
     """Draw validation score over steps per method: the mean over validation domains, targets and seeds."""
     metrics = list(dict.fromkeys(r.validated for group in groups.values() for r in group))
     metric = metrics[0] if len(metrics) == 1 else "score"
-    figure = go.Figure()
+    marks = []
     for index, (name, group) in enumerate(groups.items()):
         curves = [curve for curve in map(_validation_curve, group) if curve]
         # only steps that all runs reached: the mean would jump where a run ends
         steps = sorted(set.intersection(*(set(curve) for curve in curves))) if curves else []
-        means = [scaled(fmean(curve[s] for curve in curves), metric) for s in steps]
-        add_series(figure, name, index, steps, means, size=5, lines=True, hover=", step %{x}: %{y:.3~f}")
-    figure.update_xaxes(title="step")
-    figure.update_yaxes(title=f"validation {metric_name(metric)}")
-    return to_html(figure, "curves", height=360, legend=False)
+        points = []
+        for step in steps:
+            value = scaled(fmean(curve[step] for curve in curves), metric)
+            shown = f"{value:.3f}".rstrip("0").rstrip(".")
+            points.append((step, value, 0.0, f", step {step}: {shown}"))
+        marks.append(series(name, index, points, size=5, lines=True))
+    figure = Plot(*marks, x=Axis("step"), y=Axis(f"validation {metric_name(metric)}"))
+    return figure.html("curves", height=360, legend=False)
 
 
 def _validation_curve(record: RunRecord) -> dict[int, float]:
@@ -130,22 +134,19 @@ def pareto_front(points: Sequence[Point], metric: str) -> list[Point]:
 
 def cost_chart(
     table: Sequence[Row], costs: Sequence[Mapping[str, Any]], metric: str, *, shown: Collection[str]
-) -> str | None:
+) -> Chart | None:
     """Draw average score over seconds with the Pareto front as a dotted line; None for fewer than two points."""
     points = [point for point in cost_points(table, costs) if point[0] in shown]
     if len(points) < 2:
         return None
-    rows = {row.label: (index, row.average) for index, row in enumerate(table)}
-    front, figure = pareto_front(points, metric), go.Figure()
-    x, y = [seconds for _, seconds, _ in front], [scaled(score, metric) for *_, score in front]
-    figure.add_scatter(x=x, y=y, mode="lines", line=DOTTED, hoverinfo="skip")
-    for label, seconds, score in points:
-        index, average = rows[label]
-        assert average is not None
-        add_series(
-            figure, label, index, [seconds], [scaled(score, metric)], errors=[scaled(average.stderr or 0.0, metric)],
-            size=9, customdata=[format_cell(average, metric)], hover=": %{customdata}, %{x:.3~g} s",
-        )  # fmt: skip
-    figure.update_xaxes(title="seconds per run", type="log", dtick="D2", tickformat="~g")
-    figure.update_yaxes(title=f"average {metric_name(metric)}")
-    return to_html(figure, "cost-score", height=380, legend=False)
+    front = pareto_front(points, metric)
+    times, scores = [time for _, time, _ in front], [scaled(score, metric) for *_, score in front]
+    marks = [Points(times, scores, size=0, line=DOTTED)]
+    seconds = {label: time for label, time, _ in points}
+    for index, row in enumerate(table):
+        if row.label in seconds and row.average is not None:
+            x = seconds[row.label]
+            point = cell_point(x, row.average, metric, f": {format_cell(row.average, metric)}, {x:.3g} s")
+            marks.append(series(row.label, index, [point], size=9))
+    figure = Plot(*marks, x=Axis("seconds per run", log=True), y=Axis(f"average {metric_name(metric)}"))
+    return figure.html("cost-score", height=380, legend=False)

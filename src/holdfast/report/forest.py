@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-import plotly.graph_objects as go
-from markupsafe import Markup
-
 from holdfast.record import LOWER_IS_BETTER
-from holdfast.report.plots import COLOURS, DOTTED, escape, to_html
+from holdfast.report.axes import Axis
+from holdfast.report.marks import Errors, Points, Rule
+from holdfast.report.plots import COLOURS, Chart, Plot
 from holdfast.report.sections import Cell
 from holdfast.stats.decision import Difference
 from holdfast.stats.formatting import format_difference, is_percent, scaled, spelled
@@ -15,31 +14,25 @@ LONGEST = 28  # characters of a label next to the plot
 GREY = "#767676"  # differences whose interval includes zero
 
 
-def forest_chart(entries: Sequence[Difference], metric: str) -> Markup | None:
+def forest_chart(entries: Sequence[Difference], metric: str) -> Chart | None:
     """Draw one line per row, the best at the top; None without differences."""
     if not entries:
         return None
-    figure = go.Figure()
-    figure.add_vline(x=0, line=DOTTED)
+    marks = []
     for entry in entries:
-        mean = entry.pairs.difference
-        colour = difference_colour(entry, metric)
+        mean, colour = entry.pairs.difference, difference_colour(entry, metric)
         half = 0.0 if entry.interval is None else scaled(entry.interval[1] - mean, metric)
-        figure.add_scatter(
-            name=escape(entry.label), meta=entry.label, x=[scaled(mean, metric)], y=[escape(entry.label)],
-            mode="markers",
-            marker={"size": 11, "color": colour, "symbol": "diamond" if entry.significant else "diamond-open"},
-            error_x={"type": "data", "array": [half], "thickness": 2, "width": 5, "color": colour},
-            customdata=[difference_text(entry, metric)], hovertemplate="%{y}: %{customdata}<extra></extra>",
-        )  # fmt: skip
-    names = [escape(entry.label) for entry in entries]
-    unit = "points" if is_percent(metric) else "difference"
-    title = {"text": f"{unit}, compared with {_rivals(entries)}", "font": {"size": 12}}
-    figure.update_xaxes(title=title, tickfont={"size": 11})
-    shown = [escape(_shortened(entry.label)) for entry in entries]
-    figure.update_yaxes(type="category", categoryorder="array", categoryarray=names[::-1], tickfont={"size": 12})
-    figure.update_yaxes(range=[-0.5, len(names) - 0.5], tickmode="array", tickvals=names, ticktext=shown)
-    return to_html(figure, "forest", height=90 + 30 * len(entries), legend=False)
+        marks.append(Points(
+            [scaled(mean, metric)], [entry.label], f"{entry.label}: {difference_text(entry, metric)}",
+            name=entry.label, owner=entry.label, colour=colour, errors=Errors([half], None, True, 5, 2), size=11,
+            symbol="diamond" if entry.significant else "diamond-open",
+        ))  # fmt: skip
+    names = [entry.label for entry in entries]
+    x = Axis(f"{'points' if is_percent(metric) else 'difference'}, compared with {_rivals(entries)}")
+    ticks = [(name, _shortened(name)) for name in names]
+    y = Axis(names=names[::-1], limits=(-0.5, len(names) - 0.5), ticks=ticks)
+    figure = Plot(*marks, x=x, y=y, rules=[Rule(0)])
+    return figure.html("forest", height=90 + 30 * len(entries), legend=False)
 
 
 def forest_lines(entries: Sequence[Difference], metric: str) -> list[tuple[str, list[Cell]]]:

@@ -4,29 +4,22 @@ import base64
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from PIL import Image
-from plotly.colors import get_colorscale
 
 Colour = tuple[int, int, int]
-Trace = Mapping[str, Any]
+Scale = Sequence[tuple[float, str]]  # (share of the range, colour), in order
 
 
 def is_known(value: Any) -> bool:
     return value is not None and (isinstance(value, str) or math.isfinite(value))
 
 
-def limits(trace: Trace, known: Sequence[float]) -> tuple[float, float]:
-    low, high = trace.get("zmin"), trace.get("zmax")
-    low = min(known, default=0.0) if low is None else low
-    return low, max(known, default=1.0) if high is None else high
-
-
-def shades(scale: Any, low: float, high: float) -> Callable[[float], Colour]:
+def shades(scale: Scale, low: float, high: float) -> Callable[[float], Colour]:
     """Return a function from a value to its colour."""
-    stops = [(float(at), _rgb(colour)) for at, colour in (get_colorscale(scale) if isinstance(scale, str) else scale)]
+    stops = [(at, _rgb(colour)) for at, colour in scale]
 
     def colour(value: float) -> Colour:
         share = min(1.0, max(0.0, (value - low) / ((high - low) or 1.0)))

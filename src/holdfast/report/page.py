@@ -40,7 +40,8 @@ def write_report(
     if not groups:
         raise BadInput(f"no run records for the report {path}: run `holdfast compare` first or name another folder")
     text = _template("page.html").render(
-        title=title, metric=metric_name(metric), **_scores(summary), **_streams(groups, metric),
+        title=title, metric=metric_name(metric), decision=summary.decision, **_scores(summary),
+        **_streams(groups, metric),
         analyses=[*predicted_sections(groups), *coverage_sections(groups), *analysis_sections(groups, metric)],
         facts=facts([r for group in groups.values() for r in group]), configurations=configurations(groups, source),
         notes=list(notes),
@@ -69,9 +70,8 @@ def _scores(summary: Summary) -> dict[str, Any]:
     hidden = {*shown_columns(table), *source_columns(table)}
     return {
         "headline": headline,
-        "decision": summary.decision,
         "explanation": explain(summary),
-        "headroom": "" if summary.mixed else words.headroom_text(summary.headroom, metric),
+        "headroom": words.headroom_text(None if summary.mixed else summary.headroom, metric),
         "forest": forest_chart(summary.differences, metric),
         "forest_summary": forest_summary(summary.differences, metric),
         "forest_lines": forest_lines(summary.differences, metric),

@@ -1,31 +1,123 @@
-"""Plot style of the report and helpers that turn plotly figures into HTML with inline SVG."""
+"""Figures of the report as inline SVG that fits any width, without a script, and the style of their marks."""
 
-import html
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
 from typing import Any
 
-import plotly.graph_objects as go
 from markupsafe import Markup
 
-from holdfast.report import svg
-from holdfast.report.tooltips import describe
+from holdfast.report.axes import Axis, label
+from holdfast.report.marks import Area, Bars, Cells, Errors, Frame, Mark, Points, Rule, Stroke, image, n
+from holdfast.stats.formatting import scaled
+from holdfast.stats.statistics import Cell
 
 # the palette of Okabe and Ito without black and yellow; each cycle of colours has its own symbol and dash
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
 SIGNS = {"circle": "●", "square": "■", "diamond": "◆", "triangle-up": "▲", "x": "✕"}
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-SHADES = ((0.0, "#f4f8fb"), (1.0, "#4a9bd1"))  # light enough for dark numbers on every shade
 DARK = "#14181d"
-DOTTED = {"color": "rgba(128,128,128,0.9)", "width": 1, "dash": "dot"}  # reference lines
+MOST_DESCRIBED = 40  # marks in a text alternative
 
 
 class Chart(Markup):
-    """HTML of a figure, with the traces and the layout that it was drawn from."""
+    """HTML of a figure, the plot that was drawn, and its text alternative."""
 
-    traces: Sequence[Mapping[str, Any]]
-    layout: Mapping[str, Any]
-    description: str  # text alternative
+    plot: "Plot"
+    description: str
+
+
+class Plot:
+    """Marks on two axes, and reference lines over them."""
+
+    def __init__(
+        self, *marks: Mark, x: Axis | None = None, y: Axis | None = None, rules: Iterable[Rule | Frame] = (),
+        gap: float = 0.2, background: str = "",
+    ) -> None:  # fmt: skip
+        """Set the marks from the back to the front; `gap` is between groups, `background` the data URL of an image."""
+        self.marks, self.rules = list(marks), list(rules)
+        self.x, self.y, self.gap, self.background = x or Axis(), y or Axis(), gap, background
+
+    def html(self, name: str, *, height: int, legend: bool = True, bare: bool = False) -> Chart:
+        """Draw the figure; `name` is its HTML id, `bare` draws the square plot area without axes."""
+        cells, bars = any(m.cells for m in self.marks), any(isinstance(m, Bars) for m in self.marks)
+        x = self.x.fit([v for m in self.marks for v in m.values("x")], vertical=False, cells=cells or bars)
+        y = self.y.fit([v for m in self.marks for v in m.values("y")], vertical=True, cells=cells, zero=bars)
+        height = height if bare else max(80, height - 70)
+        drawing = (
+            f'<div class="area" style="{"aspect-ratio:1" if bare else f"height:{height}px"}">'
+            '<svg width="100%" height="100%" aria-hidden="true" focusable="false">'
+            f"{''.join(self._drawing(Area(x, y, height), bare=bare))}</svg></div>"
+        )
+        id = escape(name)
+        if bare:
+            chart = Chart(f'<div class="chart map" id="{id}">{drawing}</div>')
+        else:
+            chart = Chart(
+                f'<div class="chart" id="{id}">{self._legend() if legend else ""}'
+                f'<div class="y-title">{label(y.title)}</div>'
+                f'<div class="plot" style="grid-template-columns:{_label_width(y)} minmax(0,1fr)">'
+                f'<div class="y-labels">{_y_labels(y)}</div>{drawing}<span></span><div>{_x_labels(x)}</div></div>'
+                f"{''.join(mark.scale() for mark in self.marks)}</div>"
+            )
+        texts = [text for mark in self.marks for text in mark.texts()]
+        more = f"; and {len(texts) - MOST_DESCRIBED} more" if len(texts) > MOST_DESCRIBED else ""
+        chart.plot, chart.description = self, "; ".join(texts[:MOST_DESCRIBED]) + more
+        return chart
+
+    def _drawing(self, area: Area, *, bare: bool) -> Iterable[str]:
+        """Yield the elements from the back to the front."""
+        if re.fullmatch(r"data:image/png;base64,[A-Za-z0-9+/=]*", self.background):
+            yield image(self.background, 1.0)
+        if not bare:
+            yield from _grid(area)
+        groups = [mark for mark in self.marks if mark.grouped]
+        width = (1 - self.gap) / max(1, len(groups))
+        for mark in self.marks:
+            owner = f' data-label="{escape(mark.owner)}"' if mark.owner else ""
+            opacity = "" if mark.opacity is None else f' opacity="{mark.opacity}"'
+            place = (groups.index(mark) - (len(groups) - 1) / 2) * (1 - self.gap) / len(groups) if mark.grouped else 0.0
+            own = Area(area.x, area.y, area.height, place, width)
+            yield f"<g{owner}{opacity}>{''.join(mark.draw(own))}</g>"
+        yield from (rule.draw(area) for rule in self.rules)
+
+    def _legend(self) -> str:
+        """Return colour and name per series; empty for a single one."""
+        named = [mark for mark in self.marks if mark.name]
+        signs = [(mark.colour, "▨" if mark.pattern else "■", label(mark.name)) for mark in named]
+        items = [f'<span><b style="color:{colour}">{sign}</b> {name}</span>' for colour, sign, name in signs]
+        return f'<div class="names">{" ".join(items)}</div>' if len(items) > 1 else ""
+
+
+def _grid(area: Area) -> Iterable[str]:
+    """Yield the lines of the grid at the ticks of axes without categories."""
+    x, y = ([] if axis.categories or not axis.grid else axis.ticks() for axis in (area.x, area.y))
+    lines = [f"M0 {n(at * area.height)}H1000" for at, _ in y] + [f"M{n(at * 1000)} 0V{area.height}" for at, _ in x]
+    if lines:
+        yield area.stretched(f'<path class="grid" d="{"".join(lines)}"/>')
+
+
+def _label_width(y: Axis) -> str:
+    """Return the width of the labels of the y axis: as long as they are, but at most a part of the figure."""
+    longest = max((len(re.sub(r"&\w+;", "", text)) for _, text in y.ticks()), default=0)
+    return f"min({round(7.4 * longest) + 14}px,42%)"
+
+
+def _y_labels(y: Axis) -> str:
+    return "".join(f'<span style="top:{n(100 * at)}%" title="{text}">{text}</span>' for at, text in y.ticks())
+
+
+def _x_labels(x: Axis) -> str:
+    """Return the labels: cells in a row for categories, which may take several lines, and the title."""
+    ticks = x.ticks()
+    if x.categories and len(ticks) == len(x.categories):
+        cells = "".join(f"<span>{text}</span>" for _, text in ticks)
+        labels = f'<div class="x-cells">{cells}</div>'
+    else:
+        spans = "".join(f'<span style="left:{n(100 * at)}%">{text}</span>' for at, text in ticks)
+        labels = f'<div class="x-ticks">{spans}</div>' if ticks else ""
+    return labels + (f'<div class="x-title">{label(x.title)}</div>' if x.title else "")
 
 
 def style(index: int) -> tuple[str, str, str]:
@@ -42,68 +134,51 @@ def legend(labels: Iterable[str], shown: Iterable[str] | None = None) -> list[tu
     return [(colour, SIGNS[symbol], label) for (colour, symbol, _), label in styles]
 
 
-def escape(text: str) -> str:
-    """Escape a name for plotly, which renders some HTML in labels; quotes stay as they are."""
-    return html.escape(text, quote=False)
+def series(
+    label: str, index: int, points: Sequence[tuple[Any, float, float, str]], *, size: int = 6, lines: bool = False,
+    grouped: bool = False,
+) -> Points:  # fmt: skip
+    """Return the points of one method in its style, from (x, y, error, text of the tooltip after the label)."""
+    colour, symbol, dash = style(index)
+    x, y, tips = [point[0] for point in points], [point[1] for point in points], [point[3] for point in points]
+    errors = [point[2] for point in points]
+    return Points(
+        x, y, [f"{label}{tip}" for tip in tips], name=label, owner=label, colour=colour, symbol=symbol, size=size,
+        errors=Errors(errors, width=size - 2), line=Stroke(colour, 2, dash) if lines else None, grouped=grouped,
+    )  # fmt: skip
 
 
-def to_html(figure: go.Figure, name: str, *, height: int, legend: bool = True, bare: bool = False) -> Chart:
-    """Draw a figure; `name` is its HTML id, `bare` draws the plot area without axes."""
-    document = figure.to_dict()
-    chart = Chart(svg.render(document, name, height=height, legend=legend, bare=bare))
-    chart.traces, chart.layout, chart.description = document["data"], document["layout"], describe(document)
-    return chart
+def cell_point(x: Any, cell: Cell, metric: str, tip: str) -> tuple[Any, float, float, str]:
+    """Return the mean and the standard error of a cell as a point of a series."""
+    return x, scaled(cell.mean, metric), scaled(cell.stderr or 0.0, metric), tip
 
 
 def heatmap(
-    values: Sequence[Sequence[float | None]], x: Sequence[str], y: Sequence[str], *, hover: str,
-    text: Sequence[Sequence[str]] | None = None, customdata: Sequence[Any] | None = None,
-    low: float | None = 0.0, high: float | None = 1.0,
-) -> go.Figure:  # fmt: skip
-    """Draw categories by categories as shaded cells with a number per cell (two decimals unless `text` is set)."""
-    if text is None:
-        text = [["" if v is None else f"{v:.2f}" for v in line] for line in values]
-    cells = go.Heatmap(
-        z=values, x=x, y=y, text=text, customdata=customdata, texttemplate="%{text}",
-        textfont={"color": DARK, "size": 12}, colorscale=SHADES, zmin=low, zmax=high, xgap=2, ygap=2,
-        showscale=False, hovertemplate=f"{hover}<extra></extra>",  # no scale: every cell shows its number
-    )  # fmt: skip
-    figure = go.Figure(cells)
-    figure.update_xaxes(type="category", showgrid=False)
-    figure.update_yaxes(type="category", showgrid=False)
-    return figure
+    z: Sequence[Sequence[float | None]], x: Sequence[str], y: Sequence[str],
+    tips: Sequence[Sequence[str]] | str, *,
+    text: Sequence[Sequence[str]] | None = None, low: float | None = 0.0, high: float | None = 1.0,
+    titles: tuple[str, str] = ("", ""), reverse: bool = True, slanted: Sequence[tuple[int, int]] = (),
+    rules: Iterable[Frame] = (),
+) -> Plot:  # fmt: skip
+    """Draw categories by categories with a number per cell (two decimals unless `text` is set), the first row on top.
+
+    `tips` are the tooltips, or their format with the fields `x`, `y`, `z` and `text`.
+    """
+    text = text or [["" if v is None else f"{v:.2f}" for v in line] for line in z]
+    if isinstance(tips, str):
+        form = tips.format
+        tips = [
+            ["" if v is None else form(x=x[j], y=y[i], z=v, text=text[i][j]) for j, v in enumerate(line)]
+            for i, line in enumerate(z)
+        ]
+    axes = Axis(titles[0], names=x, grid=False), Axis(titles[1], names=y, grid=False, reverse=reverse)
+    return Plot(Cells(z, x, y, text, tips, low, high, slanted), x=axes[0], y=axes[1], rules=rules)
 
 
-def grouped_bars(
-    bars: Sequence[tuple[str, Sequence[float], Mapping[str, Any]]], x: Sequence[Any], *, even: float | None = None
-) -> go.Figure:
-    """Draw one group of bars per x from (name, heights, other trace options); the dotted line marks `even`."""
-    figure = go.Figure()
-    for name, heights, options in bars:
-        figure.add_bar(name=name, x=x, y=heights, **options)
-    if even is not None:
-        figure.add_hline(y=even, line=DOTTED)
-    figure.update_layout(barmode="group", bargap=0.2)
-    return figure
-
-
-def add_series(
-    figure: go.Figure, label: str, index: int, x: Sequence[Any], y: Sequence[float], *, hover: str,
-    errors: Sequence[float] | None = None, size: int = 6, lines: bool = False, **options: Any,
-) -> None:  # fmt: skip
-    """Add the points of one method in its style, with error bars and lines if requested."""
-    colour, symbol, dash = style(index)
-    figure.add_scatter(
-        name=escape(label), meta=label, x=x, y=y, mode="lines+markers" if lines else "markers",
-        line={"color": colour, "dash": dash, "width": 2},
-        marker={"size": size, "color": colour, "symbol": symbol},
-        error_y=None if errors is None else {"type": "data", "array": errors, "thickness": 1.5, "width": size - 2},
-        hovertemplate=f"%{{fullData.name}}{hover}<extra></extra>", **options,
-    )  # fmt: skip
-
-
-def plane_axes(figure: go.Figure, variance: Sequence[float] | None) -> None:
-    """Set the axes of a two-dimensional projection; `variance` holds the explained variance of PCA's components."""
-    for update, axis in ((figure.update_xaxes, 0), (figure.update_yaxes, 1)):
-        text = "" if variance is None else f"{('first', 'second')[axis]} component, {100 * variance[axis]:.0f} %"
-        update(range=[-0.04, 1.04], dtick=0.5, tickfont={"size": 11}, title={"text": text, "font": {"size": 12}})
+def plane(*marks: Mark, variance: Sequence[float] | None) -> Plot:
+    """Draw marks of a two-dimensional projection; `variance` holds the explained variance of PCA's components."""
+    titles = ["", ""]
+    if variance is not None:
+        titles = [f"{name} component, {100 * v:.0f} %" for name, v in zip(("first", "second"), variance, strict=False)]
+    x, y = (Axis(title, limits=(-0.04, 1.04), step=0.5) for title in titles)
+    return Plot(*marks, x=x, y=y)

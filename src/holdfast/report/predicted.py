@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
 from holdfast.record import RunRecord
-from holdfast.report.plots import COLOURS, DOTTED, to_html
+from holdfast.report.axes import Axis
+from holdfast.report.marks import DOTTED, Errors, Points
+from holdfast.report.plots import COLOURS, Chart, Plot
 from holdfast.report.sections import Cell, Figure, RunFigures, Section, first_seeds, mean_cell, run_name
 from holdfast.stats.formatting import MISSING, format_number
 from holdfast.stats.labels import Groups
@@ -43,24 +43,18 @@ def _figures(record: RunRecord, predictions: Mapping[str, Any]) -> list[Figure]:
     ]
 
 
-def scatter(points: Mapping[str, Sequence[float]], name: str) -> str:
+def scatter(points: Mapping[str, Sequence[float]], name: str) -> Chart:
     """Draw predictions over observations with their intervals, and the line where both are equal."""
-    observed, predicted = points["observed"], points["predicted"]
-    bars: dict[str, Any] = {}
+    observed, predicted, errors = points["observed"], points["predicted"], None
     if "low" in points:
         above = [high - value for high, value in zip(points["high"], predicted, strict=True)]
         below = [value - low for low, value in zip(points["low"], predicted, strict=True)]
-        bars["error_y"] = {"array": above, "arrayminus": below, "thickness": 0.5, "width": 0}
-    figure = go.Figure()
+        errors = Errors(above, below, width=0, thickness=0.5)
     ends = [min(*observed, *predicted), max(*observed, *predicted)]
-    figure.add_scatter(x=ends, y=ends, mode="lines", line=DOTTED, hoverinfo="skip")
-    figure.add_scatter(
-        x=list(observed), y=list(predicted), mode="markers", marker={"color": COLOURS[0], "size": 5}, **bars,
-        hovertemplate="observed %{x:.4~g}, predicted %{y:.4~g}<extra></extra>",
-    )  # fmt: skip
-    figure.update_xaxes(title="observed")
-    figure.update_yaxes(title="predicted")
-    return to_html(figure, name, height=320, legend=False)
+    tips = [f"observed {a:.4g}, predicted {b:.4g}" for a, b in zip(observed, predicted, strict=True)]
+    equal = Points(ends, ends, size=0, line=DOTTED)
+    marks = Points(list(observed), list(predicted), tips, colour=COLOURS[0], size=5, errors=errors)
+    return Plot(equal, marks, x=Axis("observed"), y=Axis("predicted")).html(name, height=320, legend=False)
 
 
 def _coverage(group: Sequence[RunRecord]) -> list[Cell]:

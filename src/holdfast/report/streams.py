@@ -4,16 +4,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import plotly.graph_objects as go
-
 from holdfast.record import RunRecord
-from holdfast.report.plots import DARK, DOTTED, add_series, escape, heatmap, legend, to_html
+from holdfast.report.axes import Axis
+from holdfast.report.marks import Frame, Rule, Stroke
+from holdfast.report.plots import DARK, Chart, Plot, cell_point, heatmap, legend, series
 from holdfast.stats.formatting import format_cell, format_number, metric_name, scaled
 from holdfast.stats.streams import Course, courses, zero_shot_cells
 from holdfast.stats.table import score_matrix, stream_domains
 
 
-def stream_heatmap(record: RunRecord, metric: str | None = None, *, span: tuple[float, float] | None = None) -> str:
+def stream_heatmap(record: RunRecord, metric: str | None = None, *, span: tuple[float, float] | None = None) -> Chart:
     """Draw R: the score on each domain (column) after each stage (row).
 
     Zero-shot scores are in italics in a dotted frame. `span` is the range of the colours, to compare several streams.
@@ -21,25 +21,15 @@ def stream_heatmap(record: RunRecord, metric: str | None = None, *, span: tuple[
     metric = metric or str(record.spec["metric"])
     values, zero_shot = score_matrix(record, metric), zero_shot_cells(record)
     texts = [["" if math.isnan(v) else format_number(v, metric) for v in line] for line in values]
-    after = [f"{i + 1}: " + escape("+".join(s["train"])) for i, s in enumerate(record.stages)]
+    after = [f"{i + 1}: {'+'.join(s['train'])}" for i, s in enumerate(record.stages)]
+    frames = [Frame(i, j, Stroke(DARK, 1, "dot")) for i, j in zero_shot]
+    low, high = (None, None) if span is None else (scaled(value, metric) for value in span)
     figure = heatmap(
-        [[None if math.isnan(v) else scaled(v, metric) for v in line] for line in values],
-        [escape(domain) for domain in stream_domains(record)],
-        after,
-        hover="%{x} after stage %{y}: %{text}",
-        text=[
-            [f"<i>{text}</i>" if text and (i, j) in zero_shot else text for j, text in enumerate(line)]
-            for i, line in enumerate(texts)
-        ],
-        low=None if span is None else scaled(span[0], metric),
-        high=None if span is None else scaled(span[1], metric),
-    )
-    for i, j in zero_shot:
-        frame = {"color": DARK, "width": 1, "dash": "dot"}
-        figure.add_shape(x0=j - 0.47, x1=j + 0.47, y0=i - 0.42, y1=i + 0.42, line=frame)
-    figure.update_xaxes(title="scored on")
-    figure.update_yaxes(title="after learning", autorange="reversed")
-    return to_html(figure, f"stream-{record.id}", height=160 + 44 * len(after))
+        [[None if math.isnan(v) else scaled(v, metric) for v in line] for line in values], stream_domains(record),
+        after, "{x} after stage {y}: {text}", text=texts, low=low, high=high, titles=("scored on", "after learning"),
+        slanted=zero_shot, rules=frames,
+    )  # fmt: skip
+    return figure.html(f"stream-{record.id}", height=160 + 44 * len(after))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +38,7 @@ class CourseFigures:
 
     stages: tuple[str, ...]
     legend: list[tuple[str, str, str]]  # colour, sign and label per method
-    figures: list[tuple[str, str]]  # domain, HTML
+    figures: Sequence[tuple[str, str]]  # domain, HTML
 
 
 def course_figures(groups: Mapping[str, Sequence[RunRecord]], metric: str) -> list[CourseFigures]:
@@ -77,21 +67,18 @@ def score_range(domains: Sequence[Course], metric: str) -> tuple[float, float]:
     return low - padding, high + padding
 
 
-def _course_chart(course: Course, metric: str, positions: Mapping[str, int], name: str, axis: Sequence[float]) -> str:
+def _course_chart(course: Course, metric: str, positions: Mapping[str, int], name: str, axis: Sequence[float]) -> Chart:
     """Draw scores with standard errors over stages; the dotted line marks the stage that learned the domain."""
-    figure = go.Figure()
+    marks = []
     for label, line in course.lines.items():
-        scored = [(i, cell) for i, cell in enumerate(line) if cell is not None]
-        add_series(
-            figure, label, positions[label], [i + 1 for i, _ in scored], [scaled(c.mean, metric) for _, c in scored],
-            errors=[scaled(cell.stderr or 0.0, metric) for _, cell in scored], lines=True,
-            customdata=[[escape(course.stages[i]), format_cell(cell, metric), cell.n] for i, cell in scored],
-            hover=", %{customdata[0]}: %{customdata[1]} (n=%{customdata[2]})",
-        )  # fmt: skip
-    if course.learned:
-        figure.add_vline(x=course.learned + 0.5, line=DOTTED)
-    small, last = {"size": 11}, len(course.stages)
-    titles = [{"text": text, "font": {"size": 12}} for text in ("after stage", metric_name(metric))]
-    figure.update_xaxes(title=titles[0], range=[0.7, last + 0.3], dtick=max(1, last // 8), tick0=1, tickfont=small)
-    figure.update_yaxes(title=titles[1], range=list(axis), tickfont=small)
-    return to_html(figure, name, height=250, legend=False)
+        points = [
+            cell_point(i + 1, cell, metric, f", {course.stages[i]}: {format_cell(cell, metric)} (n={cell.n})")
+            for i, cell in enumerate(line)
+            if cell is not None
+        ]
+        marks.append(series(label, positions[label], points, lines=True))
+    last = len(course.stages)
+    x = Axis("after stage", limits=(0.7, last + 0.3), step=max(1, last // 8), start=1)
+    figure = Plot(*marks, x=x, y=Axis(metric_name(metric), limits=axis))
+    figure.rules += [Rule(course.learned + 0.5)] if course.learned else []
+    return figure.html(name, height=250, legend=False)

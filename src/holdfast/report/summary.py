@@ -81,7 +81,7 @@ def _write(pen: ImageDraw.ImageDraw, text: str, y: int, *, size: int, width: int
 
 def _draw_forest(pen: ImageDraw.ImageDraw, entries: Sequence[Difference], metric: str, top: int) -> None:
     ends = [scaled(v, metric) for e in entries for v in (e.pairs.difference, *(e.interval or ()))]
-    axis = Axis({}, [0.0, *ends], vertical=False)
+    axis = Axis().fit([0.0, *ends], vertical=False)
     left, right, bottom = 430, SIZE[0] - MARGIN, SIZE[1] - 90
     font, step = ImageFont.load_default(22), min(52.0, (bottom - top) / len(entries))
 

@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.report.plots import escape, heatmap, to_html
+from holdfast.report.plots import Chart, heatmap
 from holdfast.report.sections import Cell
 from holdfast.report.words import SOURCE_NOTE, columns_note, error_note, score_columns, score_lines
 from holdfast.stats.formatting import metric_name
@@ -97,14 +97,13 @@ def rich_grid(grid: Grid) -> WrappedTable:
     return WrappedTable(grid.names, lines, title=Text(grid.title, style="bold"), title_justify="left", words=grid.words)
 
 
-def grid_map(grid: Grid, name: str) -> str:
+def grid_map(grid: Grid, name: str) -> Chart:
     """Draw a grid as a heat map."""
     values = [[value for _, value in cells] for _, cells in grid.lines]
     text = [[shown for shown, _ in cells] for _, cells in grid.lines]
-    x, y = map(escape, grid.names[1:]), (escape(label) for label, _ in grid.lines)
-    figure = heatmap(values, list(x), list(y), hover="%{y}, %{x}: %{text}", text=text, high=grid.top)
-    figure.update_yaxes(autorange="reversed")
-    return to_html(figure, name, height=120 + 40 * len(grid.lines))
+    names = [label for label, _ in grid.lines]
+    figure = heatmap(values, grid.names[1:], names, "{y}, {x}: {text}", text=text, high=grid.top)
+    return figure.html(name, height=120 + 40 * len(grid.lines))
 
 
 def matrix(

@@ -8,7 +8,6 @@ from holdfast.record import LOWER_IS_BETTER
 from holdfast.stats.decision import LEVEL, ByExample, Difference, p_relation
 from holdfast.stats.engagement import Engagement, percent
 from holdfast.stats.formatting import (
-    MISSING,
     decimals,
     format_cell,
     format_difference,
@@ -68,30 +67,20 @@ def columns_note(rows: Sequence[Row]) -> str:
 
 def score_lines(rows: Sequence[Row], metric: str) -> list[tuple[str, list[ScoreCell]]]:
     """Return label and cells per row, one per name in `score_columns`."""
-    targets, sources, has_low = shown_columns(rows), source_columns(rows), any(row.low is not None for row in rows)
-    best_of = {t: best({r.label: r.cells[t].mean for r in rows if t in r.cells}, metric) for t in targets}
-    best_source = {
-        t: best({r.label: r.source_cells[t].mean for r in rows if t in r.source_cells}, metric) for t in sources
-    }
-    best_average = best({r.label: r.average.mean for r in rows if r.average is not None}, metric)
-    best_low = best({r.label: r.low.mean for r in rows if r.low is not None}, metric)
-    best_worst = best({r.label: r.worst[1] for r in rows if r.worst is not None}, metric)
     most = max((cell.n for row in rows for cell in row.cells.values()), default=0)
-
-    def show(cell: Cell | None, is_best: bool) -> ScoreCell:
-        if cell is None:
-            return ScoreCell(MISSING, None, is_best)
-        return ScoreCell(format_cell(cell, metric), cell.mean, is_best, cell.n if cell.n < most else None)
-
-    lines = []
-    for row in rows:
-        domain, mean = row.worst if row.worst is not None else (None, None)
-        cells = [show(row.cells.get(t), row.label in best_of[t]) for t in targets]
-        cells.append(show(row.average, row.label in best_average))
-        cells += [show(row.low, row.label in best_low)] if has_low else []
-        cells.append(ScoreCell(format_number(mean, metric), mean, row.label in best_worst, domain=domain))
-        cells += [show(row.source_cells.get(t), row.label in best_source[t]) for t in sources]
-        lines.append((row.label, cells))
+    columns = [[row.cells.get(target) for row in rows] for target in shown_columns(rows)]
+    columns.append([row.average for row in rows])
+    columns += [[row.low for row in rows]] if any(row.low is not None for row in rows) else []
+    columns.append([None if row.worst is None else Cell(row.worst[1], None, None, most) for row in rows])
+    columns += [[row.source_cells.get(source) for row in rows] for source in source_columns(rows)]
+    worst = score_columns(rows, metric).index("worst")
+    lines: list[tuple[str, list[ScoreCell]]] = [(row.label, []) for row in rows]
+    for position, cells in enumerate(columns):
+        top = best({i: cell.mean for i, cell in enumerate(cells) if cell is not None}, metric)
+        for i, (row, cell) in enumerate(zip(rows, cells, strict=True)):
+            mean, fewer = (None, None) if cell is None else (cell.mean, cell.n if cell.n < most else None)
+            domain = row.worst[0] if position == worst and row.worst is not None else None
+            lines[i][1].append(ScoreCell(format_cell(cell, metric), mean, i in top, fewer, domain))
     return lines
 
 

@@ -97,18 +97,21 @@ def paired(
     are not fully independent, so p is somewhat too small; `over="seeds"` pairs means over targets and is stricter.
     """
     left, right = _final_scores(a, metric), _final_scores(b, metric)
-    shared = [key for key in left if key in right]
-    if not shared:
-        return None
     if over == "pairs":
-        return paired_t([left[k] for k in shared], [right[k] for k in shared])
+        return _paired(left, right)
     by_seed: dict[Any, list[tuple[str, str]]] = {}
-    for seed, episode, domain in shared:
+    for seed, episode, domain in (key for key in left if key in right):
         by_seed.setdefault(seed, []).append((episode, domain))
-    most = max(map(len, by_seed.values()))
-    complete = [(seed, targets) for seed, targets in by_seed.items() if len(targets) == most]
-    means = [[sum(side[seed, *t] for t in targets) / most for seed, targets in complete] for side in (left, right)]
-    return paired_t(means[0], means[1])
+    most = max(map(len, by_seed.values()), default=0)
+    complete = {seed: targets for seed, targets in by_seed.items() if len(targets) == most}
+    means = [{s: sum(side[s, *t] for t in ts) / most for s, ts in complete.items()} for side in (left, right)]
+    return _paired(means[0], means[1])
+
+
+def _paired(a: Mapping[Any, float], b: Mapping[Any, float]) -> Paired | None:
+    """Test the keys that both have; None if they share none."""
+    shared = [key for key in a if key in b]
+    return paired_t([a[key] for key in shared], [b[key] for key in shared]) if shared else None
 
 
 def _final_scores(group: Iterable[RunRecord], metric: str) -> dict[tuple[Any, str, str], float]:
@@ -314,8 +317,7 @@ def paired_over_seeds(a: Iterable[RunRecord], b: Iterable[RunRecord], metric: st
         for (_, episode, domain), score in right.items():
             by_target.setdefault((None, episode, domain), []).append(score)
         right = {key: math.fsum(scores) / len(scores) for key, scores in by_target.items()}
-    shared = [key for key in left if key in right]
-    return paired_t([left[k] for k in shared], [right[k] for k in shared]) if shared else None
+    return _paired(left, right)
 
 
 def _gain_reason(row: Row, reference: Row, test: _OneSided, gain: Gain, metric: str) -> str:

@@ -40,15 +40,20 @@ def in_domain_gap(held_out: Iterable[RunRecord], in_domain: Iterable[RunRecord],
         methods = {str(r.spec["method"]) for r in records}
         if len(methods) != 1:
             raise BadInput(f"the in-domain gap needs {name} records of one method; got {len(methods)} methods")
+    gaps = _gaps(held_out, in_domain, metric)
+    if not gaps:
+        raise BadInput(f"no domain has {metric} both held out and in-domain: run both plans on all domains")
+    return gaps
+
+
+def _gaps(held_out: Iterable[RunRecord], in_domain: Iterable[RunRecord], metric: str) -> dict[str, Gap]:
+    """Map each domain that both score to its gap."""
     unseen, seen = _scores_by_domain(held_out, metric), _scores_by_domain(in_domain, metric)
     sign = -1 if metric in LOWER_IS_BETTER else 1
     gaps = {}
-    for domain in unseen:
-        if domain in seen:
-            a, b = summarise(unseen[domain]), summarise(seen[domain])
-            gaps[domain] = Gap(a, b, sign * (b.mean - a.mean), pooled(a, b))
-    if not gaps:
-        raise BadInput(f"no domain has {metric} both held out and in-domain: run both plans on all domains")
+    for domain in (domain for domain in unseen if domain in seen):
+        a, b = summarise(unseen[domain]), summarise(seen[domain])
+        gaps[domain] = Gap(a, b, sign * (b.mean - a.mean), pooled(a, b))
     return gaps
 
 
@@ -68,8 +73,7 @@ def gaps(groups: Groups, metric: str) -> list[tuple[str, str, dict[str, Gap]]]:
             for ignored in ((), ("method", "method_args"))
         )
         for name, reference in (same or [r for r in as_baseline if r[1][0].spec["method"] == BASELINE])[:1]:
-            if _scores_by_domain(group, metric).keys() & _scores_by_domain(reference, metric).keys():
-                by_domain = in_domain_gap(group, reference, metric)
+            if by_domain := _gaps(group, reference, metric):
                 entries.append((label, name, {d: by_domain[d] for d in sorted(by_domain, key=natural_key)}))
     return entries
 

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.core.errors import check_known
 from holdfast.defaults import FEW_DOMAINS
@@ -23,6 +23,7 @@ from holdfast.stats.statistics import Cell, mean, quantile, summarise
 
 SINGLE = "single-source"  # the plan whose columns name source and target
 MOST_COLUMNS = 5  # targets of a table, where there are more than `FEW_DOMAINS`
+T = TypeVar("T")
 COSTS = ("seconds", "examples_per_second", "peak_memory_mb", "learning_parameters", "macs")
 
 
@@ -191,8 +192,8 @@ def source_columns(rows: Iterable[Row]) -> list[str]:
     return sorted({column for row in rows for column in row.source_cells}, key=natural_key)
 
 
-def best(means: Mapping[str, float], metric: str) -> set[str]:
-    """Return the names with the best value of one column, ties included; empty for a single row."""
+def best(means: Mapping[T, float], metric: str) -> set[T]:
+    """Return the keys with the best value of one column, ties included; empty for a single row."""
     finite = {name: mean for name, mean in means.items() if math.isfinite(mean)}
     if len(means) < 2 or not finite:
         return set()

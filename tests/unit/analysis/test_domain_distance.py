@@ -19,7 +19,7 @@ from holdfast.analysis.views import View, Views
 from holdfast.core.errors import BadInput
 from holdfast.report.plots import COLOURS
 from holdfast.stats.labels import grouped
-from tests.unit.report.drawing import figure
+from tests.unit.report.drawing import drawn
 from tests.unit.report.fake_records import analysed
 
 
@@ -131,11 +131,12 @@ def test_one_target_of_several_episodes_has_several_bars():
 
 def test_bars_have_the_colours_of_the_report():
     groups = grouped([analysed("erm"), analysed("mil", a_distance=result(films=0.5, books=1.5))])
-    (bar,), layout = figure(draw_distances(distances(groups), {label: i for i, label in enumerate(groups)}))
-    assert (bar["name"], bar["x"], bar["y"]) == ("mil", ["books", "films"], [1.5, 0.5])
-    assert bar["error_y"]["array"] == [0.2, 0.2]
-    assert bar["marker"]["color"] == COLOURS[1]  # as in the chart of scores
-    assert layout["yaxis"]["range"] == [0, 2.05]
+    plot = drawn(draw_distances(distances(groups), {label: i for i, label in enumerate(groups)}))
+    (bar,) = plot.marks
+    assert (bar.name, bar.x, bar.y) == ("mil", ["books", "films"], [1.5, 0.5])
+    assert bar.errors.above == [0.2, 0.2]
+    assert bar.colour == COLOURS[1]  # as in the chart of scores
+    assert plot.y.limits == (0, 2.05)
 
 
 def test_section_explains_its_error_bars():

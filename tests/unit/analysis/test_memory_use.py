@@ -17,7 +17,7 @@ from holdfast.analysis.memory_use import (
 )
 from holdfast.analysis.views import View, Views
 from holdfast.stats.labels import grouped
-from tests.unit.report.drawing import figure, only_run
+from tests.unit.report.drawing import drawn, only_run
 from tests.unit.report.fake_records import analysed
 
 
@@ -94,10 +94,10 @@ def test_results_of_earlier_versions_have_no_slots_per_read():
 
 def test_bars_are_means_over_domains():
     ((_, html),) = draw_slots(only_run("memory-use", stored(2.0)))
-    (sources, target), _ = figure(html)
-    assert sources["y"] == pytest.approx([0.4, 0.2])
-    assert target["y"] == [0.6, 0.4]
-    assert sources["customdata"] == [3, 1]
+    sources, target = drawn(html).marks
+    assert sources.y == pytest.approx([0.4, 0.2])
+    assert target.y == [0.6, 0.4]
+    assert sources.tips == ["sources, slot 3: 0.4000", "sources, slot 1: 0.2000"]
 
 
 def test_table_has_means_over_seeds():
@@ -117,4 +117,4 @@ def test_runs_without_targets_are_named_after_the_method():
     ((label, cells),) = section.rows
     assert (label, cells[1], cells[3], cells[4]) == ("mil", ("1.5", 1.5), ("3.0", 3.0), ("–", None))
     assert section.runs[0].title == "mil, seed 0"
-    assert figure(section.runs[0].figures[0][1])[0][1]["y"] == []
+    assert drawn(section.runs[0].figures[0][1]).marks[1].y == []

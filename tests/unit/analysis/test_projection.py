@@ -8,7 +8,7 @@ import pytest
 from holdfast.analysis.projection import CAPTIONS, SOURCES, TARGET, density, draw_panels, panels, project
 from holdfast.analysis.views import View, Views
 from holdfast.core.errors import BadInput
-from tests.unit.report.drawing import figure, only_run
+from tests.unit.report.drawing import drawn, only_run
 
 
 def cloud(seed: int, n: int = 200, *, away: float = 0.0) -> np.ndarray:
@@ -110,9 +110,9 @@ def stored(*names: str) -> dict:
 def test_figures_follow_the_order_of_the_network():
     figures = draw_panels(only_run("projection", stored("features", "memory", "backbone")))
     assert [caption for caption, _ in figures] == list(CAPTIONS.values())
-    contour, sources, target = figure(figures[0][1])[0]  # the target has points and no density
-    assert (contour["type"], contour["z"], contour["line"]["color"]) == ("contour", [[0, 10], [20, 1000]], SOURCES)
-    assert (sources["x"], sources["marker"]["color"], target["marker"]["color"]) == ([0.1, 0.2], SOURCES, TARGET)
+    contour, sources, target = drawn(figures[0][1]).marks  # the target has points and no density
+    assert (contour.z, contour.line.colour) == ([[0, 10], [20, 1000]], SOURCES)
+    assert (sources.x, sources.colour, target.colour) == ([0.1, 0.2], SOURCES, TARGET)
 
 
 @pytest.mark.parametrize(

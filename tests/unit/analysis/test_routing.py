@@ -187,7 +187,7 @@ def test_figures_of_layers_and_images():
     captions, figures = zip(*draw_panels(only_run("routing", stored())), strict=True)
     assert captions == ("Layer 8", "Layer 10", "b<i>")  # the template escapes captions
     assert "base64,AAAA" in figures[2]
-    assert {colour for _, colour in figures[2].traces[0]["colorscale"]} >= {expert_colour(0), expert_colour(1)}
+    assert {colour for _, colour in figures[2].plot.marks[0].colours} >= {expert_colour(0), expert_colour(1)}
     assert "b<i>" not in "".join(figures)
 
 

@@ -20,7 +20,7 @@ from holdfast.nn.backbones.memory_rnn import MemoryRNN
 from holdfast.nn.memory.neck import key_value, product_key
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
-from tests.unit.report.drawing import figure, only_run
+from tests.unit.report.drawing import drawn, only_run
 
 TEXTS = ["the food was good", "bad film", "go", "the film was bad bad", "good good good", "no no", "so bad", "go go go"]
 DOMAINS = (Part("a", np.arange(0, 5)), Part("b", np.arange(5, 8)))
@@ -130,9 +130,12 @@ def test_heat_map_has_domains_by_segments():
     run = only_run("segment-mass", {"sizes": [1, 3], "owners": [0, 1], **domains})
     assert run.target == "fic"
     ((_, html),) = draw_segments(run)
-    (heat,), layout = figure(html)
-    assert (heat["x"], heat["y"]) == (["1: 1 slot", "2: 3 slots"], ["gov (7)", "fic (7)"])
-    assert heat["z"] == [[0.25, 0.75], [0.9, 0.1]]
-    assert heat["text"] == [["0.25", "0.75"], ["0.90", "0.10"]]
-    assert heat["customdata"][0] == [[0.25, 2.0, 0.8], [0.75, 2.0, 0.8]]  # uniform shares by size
-    assert (heat["zmin"], heat["zmax"], layout["yaxis"]["autorange"]) == (0, 1, "reversed")
+    plot = drawn(html)
+    (heat,) = plot.marks
+    assert (heat.x, heat.y) == (["1: 1 slot", "2: 3 slots"], ["gov (7)", "fic (7)"])
+    assert heat.z == [[0.25, 0.75], [0.9, 0.1]]
+    assert heat.text == [["0.25", "0.75"], ["0.90", "0.10"]]
+    assert heat.tips[0][0].startswith(
+        "gov (7), segment 1: 1 slot: 0.2500, uniform share 0.2500\nentropy of its slots 2.000"
+    )
+    assert (heat.low, heat.high, plot.y.reverse) == (0, 1, True)

@@ -35,7 +35,7 @@ from holdfast.run.settings import make_spec
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace
 from holdfast.stats.labels import grouped
-from tests.unit.report.drawing import SCRIPT, figure, only_run
+from tests.unit.report.drawing import SCRIPT, drawn, only_run
 from tests.unit.report.fake_records import analysed, record
 
 N, D, C = 400, 8, 12
@@ -224,37 +224,37 @@ STORED_SIMILARITY = {
 def test_projection_has_one_colour_per_class_and_open_marks_for_rows():
     (first, alone), (second, beside) = draw_maps(only_run("slot-map", stored_map()))
     assert [first, second] == list(CAPTIONS.values())
-    traces, layout = figure(alone)
-    assert [t["name"] for t in traces] == ["cat, slots", "&lt;script&gt;alert(1)&lt;/script&gt;, slots"]
-    assert "75 %" in layout["xaxis"]["title"]["text"]
-    both, _ = figure(beside)
-    assert both[0]["marker"]["color"] == both[1]["marker"]["color"] != both[2]["marker"]["color"]
-    assert [t["marker"]["symbol"].endswith("-open") for t in both] == [False, True, False]
-    assert both[0]["marker"]["color"] == traces[0]["marker"]["color"]
+    plot = drawn(alone)
+    assert [mark.name for mark in plot.marks] == ["cat, slots", f"{SCRIPT}, slots"]
+    assert SCRIPT not in alone
+    assert "75 %" in plot.x.title
+    both = drawn(beside).marks
+    assert both[0].colour == both[1].colour != both[2].colour
+    assert [mark.symbol.endswith("-open") for mark in both] == [False, True, False]
+    assert both[0].colour == plot.marks[0].colour
     ((_, tsne), _) = draw_maps(only_run("slot-map-tsne", stored_map("tsne")))
-    assert figure(tsne)[1]["yaxis"]["title"]["text"] == ""
+    assert drawn(tsne).y.title == ""
 
 
 def test_attention_map_has_the_batch_on_the_left_and_classes_as_rows():
     (_, attention), (_, table) = draw_attention(only_run("slot-attention", stored_attention()))
-    (trace,), layout = figure(attention)
-    assert trace["z"][2] == pytest.approx([0.2, 0.0, 0.2, 0.1, 0.5])
-    assert trace["zmax"] == pytest.approx(0.5)
-    assert trace["customdata"][0][1] == "cat: row of cat"
-    assert trace["customdata"][2][3].endswith(": slot of cat")
-    assert layout["yaxis"]["tickvals"] == [0.5, 2.0]
-    vertical, horizontal = layout["shapes"]
-    assert (vertical["x0"], horizontal["y0"]) == (2.5, 1.5)  # between batch and slots, between the classes
-    (by_class,), _ = figure(table)
-    assert by_class["x"] == list(SHARES)
-    assert by_class["z"][-1] == [0.2, 0.13, 0.27, 0.2, 0.2]
+    plot = drawn(attention)
+    (pixels,) = plot.marks
+    assert pixels.z[2] == pytest.approx([0.2, 0.0, 0.2, 0.1, 0.5])
+    assert pixels.high == pytest.approx(0.5)
+    assert [at for at, _ in plot.y.shown] == [0.5, 2.0]
+    vertical, horizontal = plot.rules
+    assert (vertical.x, horizontal.y) == (2.5, 1.5)  # between batch and slots, between the classes
+    (by_class,) = drawn(table).marks
+    assert by_class.x == SHARES
+    assert by_class.z[-1] == [0.2, 0.13, 0.27, 0.2, 0.2]
 
 
 def test_similarity_per_class():
     ((_, html),) = draw_similarity(only_run("slot-diversity", STORED_SIMILARITY))
-    (trace,), layout = figure(html)
-    assert trace["y"] == [1.0, 0.2]
-    assert layout["yaxis"]["range"] == [-0.1, 1.05]
+    plot = drawn(html)
+    assert plot.marks[0].y == [1.0, 0.2]
+    assert plot.y.limits == (-0.1, 1.05)
 
 
 def test_sections_describe_each_run():
@@ -276,10 +276,10 @@ def test_mean_scores_by_memory_size():
     runs += [sized(64, 8, None), record("erm", 0, {"t": 0.1})]
     ((data, html),) = size_maps(runs, "accuracy")
     assert data == "reviews"
-    (trace,), _ = figure(html)
-    assert (trace["x"], trace["y"]) == (["0", "8"], ["0", "128"])
-    assert trace["z"] == [pytest.approx([50.0, 60.0]), pytest.approx([70.0, 85.0])]
-    assert trace["text"] == [["50.0", "60.0"], ["70.0", "85.0"]]
+    (cells,) = drawn(html).marks
+    assert (cells.x, cells.y) == (["0", "8"], ["0", "128"])
+    assert cells.z == [pytest.approx([50.0, 60.0]), pytest.approx([70.0, 85.0])]
+    assert cells.text == [["50.0", "60.0"], ["70.0", "85.0"]]
     (section,) = sections(grouped(runs), "accuracy")
     assert [run.title for run in section.runs] == ["reviews"]
 
@@ -290,5 +290,5 @@ def test_size_maps_need_two_sizes_of_each_kind_and_equal_other_settings():
         [sized(real, slots, 0.5, data=data) for real in (0, 8) for slots in (0, 8)] for data in ("reviews", "films")
     )
     assert [data for data, _ in size_maps([*first, *second], "accuracy")] == ["reviews", "films"]
-    incomplete, _ = figure(size_maps(first[:3], "accuracy")[0][1])
-    assert incomplete[0]["z"][1][1] is None
+    (incomplete,) = drawn(size_maps(first[:3], "accuracy")[0][1]).marks
+    assert incomplete.z[1][1] is None

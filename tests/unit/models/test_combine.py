@@ -182,7 +182,8 @@ def test_damaged_weights_of_members_raise(tmp_path, pair):
 def test_choice_of_a_combination_is_trained_and_saved(done, tmp_path):
     assert done.decision is not None
     stacks = [record for record in done.records if record.spec["method"] == "ensemble"]
-    chosen = replace(done, decision=replace(done.decision, label="ensemble", spec=stacks[0].spec))
+    decision = replace(done.decision, label="ensemble", spec=stacks[0].spec)
+    chosen = replace(done, summary=replace(done.summary, decision=decision))
     folder = refit(chosen, tmp_path / "model", device="cpu")
     saved = load_model(folder)
     assert [member.record.spec["seed"] for _, member in saved.all_members] == [0, 1]

@@ -64,7 +64,8 @@ def folder(done, tmp_path_factory):
     for record in stacks:
         place = record.spec["seed"], record.episode
         record.stages[0]["members"] = [{"id": runs[name, *place].id, "weight": 0.5} for name in (simple, "erm")]
-    chosen = replace(done, decision=replace(done.decision, label="stack", spec=stacks[0].spec))
+    decision = replace(done.decision, label="stack", spec=stacks[0].spec)
+    chosen = replace(done, summary=replace(done.summary, decision=decision))
     return refit(chosen, tmp_path_factory.mktemp("model") / "model", device="cpu", cache=False)
 
 

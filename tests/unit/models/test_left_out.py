@@ -61,7 +61,7 @@ def test_combination_stores_the_outputs_of_its_mixture(tmp_path):
     done = compare(DATA, methods="erm", seeds=2, out=tmp_path, **QUICK)
     choice = next(record for record in done.records if record.spec["method"] == "ensemble(stack)")
     decision = replace(done.decision, label="ensemble(stack)", spec=choice.spec)
-    saved = load_model(refit(replace(done, decision=decision), tmp_path / "model"))
+    saved = load_model(refit(replace(done, summary=replace(done.summary, decision=decision)), tmp_path / "model"))
     assert saved.members
     assert saved.left_out is not None
     assert all(member.saved.left_out is None for member in saved.members)

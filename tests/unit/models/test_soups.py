@@ -93,7 +93,8 @@ def test_labels_of_the_target_cannot_change_the_members(done):
 
 def test_soup_is_trained_on_all_domains_and_saved_as_one_network(done, tmp_path):
     assert done.decision is not None
-    chosen = replace(done, decision=replace(done.decision, label="soup", spec=soups(done.records)[0].spec))
+    decision = replace(done.decision, label="soup", spec=soups(done.records)[0].spec)
+    chosen = replace(done, summary=replace(done.summary, decision=decision))
     folder = refit(chosen, tmp_path / "model", device="cpu")
     saved, config = load_model(folder), json.loads((folder / "config.json").read_text())
     assert not saved.members
@@ -103,10 +104,8 @@ def test_soup_is_trained_on_all_domains_and_saved_as_one_network(done, tmp_path)
     stamp = (folder / "config.json").stat().st_mtime_ns
     refit(chosen, folder, device="cpu")
     assert (folder / "config.json").stat().st_mtime_ns == stamp  # a finished model is not trained again
-    ensemble = replace(
-        done, decision=replace(done.decision, label="ensemble", spec={**chosen.decision.spec, "method": "ensemble"})
-    )
-    refit(ensemble, folder, device="cpu")
+    decision = replace(done.decision, label="ensemble", spec={**chosen.decision.spec, "method": "ensemble"})
+    refit(replace(done, summary=replace(done.summary, decision=decision)), folder, device="cpu")
     assert load_model(folder).members
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.report.plots import Chart
+from holdfast.report.plots import Chart, Plot
 from holdfast.report.sections import RunResult, select_runs
 from holdfast.stats.labels import grouped
 from tests.unit.report.fake_records import analysed
@@ -13,10 +12,10 @@ from tests.unit.report.fake_records import analysed
 SCRIPT = "<script>alert(1)</script>"  # a name that must be escaped
 
 
-def figure(chart: Chart) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]:
-    """Return the traces and the layout that a chart was drawn from."""
+def drawn(chart: Chart) -> Plot:
+    """Return the plot that a chart was drawn from."""
     assert '<div class="chart' in chart
-    return chart.traces, chart.layout
+    return chart.plot
 
 
 def only_run(name: str, result: dict[str, Any], method: str = "mil") -> RunResult:

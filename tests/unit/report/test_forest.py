@@ -8,7 +8,7 @@ from holdfast.report.forest import forest_chart, forest_lines, forest_summary
 from holdfast.report.page import write_report
 from holdfast.stats.statistics import interval
 from holdfast.stats.summary import summarise
-from tests.unit.report.drawing import SCRIPT, figure
+from tests.unit.report.drawing import SCRIPT, drawn
 from tests.unit.report.fake_records import record
 from tests.unit.stats.test_significance import ERM, HMA, MIL
 
@@ -36,11 +36,10 @@ def test_one_pair_has_no_interval_and_no_baseline_no_plot():
 def test_plot_and_text_alternative_have_the_same_numbers(tmp_path):
     odd = [record(SCRIPT, r.spec["seed"], {d: s["accuracy"] for d, s in r.stages[-1]["test"].items()}) for r in MIL]
     entries = summarise([*ERM, *odd], "accuracy").differences
-    traces, layout = figure(forest_chart(entries, "accuracy") or "")
-    points = [trace for trace in traces if "meta" in trace]
-    assert [trace["meta"] for trace in points] == [SCRIPT]
-    assert points[0]["x"] == pytest.approx([10.0])
-    assert "compared with erm" in layout["xaxis"]["title"]["text"]
+    plot = drawn(forest_chart(entries, "accuracy") or "")
+    assert [mark.owner for mark in plot.marks] == [SCRIPT]
+    assert plot.marks[0].x == pytest.approx([10.0])
+    assert "compared with erm" in plot.x.title
     assert "+10.0 (+9.1 to +10.9)" in forest_summary(entries, "accuracy")
     page = write_report(summarise([*ERM, *odd], "accuracy"), tmp_path / "r.html", title="T").read_text()
     recommended, plot, table = (page.index(text) for text in ("Recommended:", 'id="forest"', 'id="score-table"'))

@@ -1,14 +1,14 @@
-"""Charts as inline SVG: axes, marks, tooltips and text alternatives."""
+"""Figures as inline SVG: axes, marks, tooltips and text alternatives."""
 
 import re
 
-import plotly.graph_objects as go
 import pytest
+from markupsafe import Markup
 
 from holdfast.report.axes import Axis, label, number
 from holdfast.report.grids import contour_lines, shades
-from holdfast.report.plots import DOTTED, add_series, grouped_bars, heatmap, to_html
-from holdfast.report.tooltips import fill_template
+from holdfast.report.marks import SHADES, Bars, Pixels, Points, Rule
+from holdfast.report.plots import Plot, heatmap, series
 from tests.unit.report.drawing import SCRIPT
 
 
@@ -16,73 +16,63 @@ def labels(axis: Axis) -> list[str]:
     return [text for _, text in axis.ticks()]
 
 
+def across(*values, cells=False, zero=False, **settings) -> Axis:
+    return Axis(**settings).fit(values, vertical=False, cells=cells, zero=zero)
+
+
+def up(*values, zero=False, **settings) -> Axis:
+    return Axis(**settings).fit(values, vertical=True, zero=zero)
+
+
 def test_linear_axes_have_round_ticks_and_padding():
-    axis = Axis({}, [10.0, 20.0], vertical=False)
+    axis = across(10.0, 20.0)
     assert (axis.first, axis.last) == (9.5, 20.5)
     assert labels(axis) == ["10", "12", "14", "16", "18", "20"]
     assert axis.at(15.0) == pytest.approx(0.5)
-    assert labels(Axis({"range": [0, 2.05], "dtick": 0.5}, [], vertical=True)) == ["0", "0.5", "1", "1.5", "2"]
-    assert labels(Axis({"range": [0.7, 4.3], "dtick": 1, "tick0": 1}, [], vertical=False)) == ["1", "2", "3", "4"]
+    assert labels(up(limits=(0, 2.05), step=0.5)) == ["0", "0.5", "1", "1.5", "2"]
+    assert labels(across(limits=(0.7, 4.3), step=1, start=1)) == ["1", "2", "3", "4"]
 
 
 def test_vertical_axes_start_at_the_bottom_unless_reversed():
-    assert Axis({"range": [0, 10]}, [], vertical=True).at(10) == 0
-    names = ["a", "b"]
-    assert Axis({}, names, vertical=True).at("a") == pytest.approx(0.75)
-    assert Axis({"autorange": "reversed"}, names, vertical=True).at("a") == pytest.approx(0.25)
+    assert up(limits=(0, 10)).at(10) == 0
+    assert up("a", "b").at("a") == pytest.approx(0.75)
+    assert up("a", "b", reverse=True).at("a") == pytest.approx(0.25)
 
 
 def test_ranges_start_at_zero_on_request():
-    assert Axis({"rangemode": "tozero"}, [2.0, 4.0], vertical=True).first == 0
-    assert Axis({}, [2.0, 4.0], vertical=True, zero=True).first == 0
-    assert Axis({}, [-1.0, 4.0], vertical=True, zero=True).first < -1
-    assert (Axis({}, [], vertical=True).first, Axis({}, [3.0], vertical=True).first) == (0.0, pytest.approx(2.85))
+    assert Axis(zero=True).fit([2.0, 4.0], vertical=True).first == 0
+    assert up(2.0, 4.0, zero=True).first == 0
+    assert up(-1.0, 4.0, zero=True).first < -1
+    assert (up().first, up(3.0).first) == (0.0, pytest.approx(2.85))
 
 
 def test_logarithmic_axes_have_ticks_at_one_two_and_five():
-    axis = Axis({"type": "log"}, [1.0, 20.0], vertical=False)
+    axis = across(1.0, 20.0, log=True)
     assert labels(axis) == ["1", "2", "5", "10", "20"]
     assert axis.at(10.0) - axis.at(1.0) == pytest.approx(2 * (axis.at(10.0**0.5) - axis.at(1.0)))
-    assert labels(Axis({"type": "log"}, [1.0, 1e6], vertical=False)) == [
-        "1",
-        "10",
-        "100",
-        "1000",
-        "10000",
-        "100000",
-        "1,000,000",
-    ]
+    assert labels(across(1.0, 1e6, log=True)) == ["1", "10", "100", "1000", "10000", "100000", "1,000,000"]
 
 
 def test_categories_keep_their_order_and_long_axes_show_some():
-    ordered = Axis({"categoryorder": "array", "categoryarray": ["b", "a"]}, ["a", "b"], vertical=False)
-    assert labels(ordered) == ["b", "a"]
-    many = Axis({}, [f"c{i}" for i in range(30)], vertical=False)
-    assert labels(many) == [f"c{i}" for i in range(0, 30, 3)]
-    shown = Axis({"tickvals": ["a"], "ticktext": ["short"]}, ["a", "b"], vertical=True)
-    assert labels(shown) == ["short"]
+    assert labels(across("a", "b", names=["b", "a"])) == ["b", "a"]
+    assert labels(across(*(f"c{i}" for i in range(30)))) == [f"c{i}" for i in range(0, 30, 3)]
+    assert labels(up("a", "b", ticks=[("a", "short")])) == ["short"]
 
 
 def test_texts_are_escaped_once_and_bold_stays():
-    assert label(SCRIPT) == label("&lt;script&gt;alert(1)&lt;/script&gt;") == "&lt;script&gt;alert(1)&lt;/script&gt;"
-    assert label("<b>a &amp; b</b>") == "<b>a &amp; b</b>"
+    assert label(SCRIPT) == "&lt;script&gt;alert(1)&lt;/script&gt;"
+    assert label("a &amp; b") == "a &amp;amp; b"
+    assert label(Markup("<b>average</b>")) == "<b>average</b>"
     assert number(-0.5) == "\N{MINUS SIGN}0.5"
-    chart = to_html(go.Figure(go.Scatter(x=[SCRIPT], y=[1], name=SCRIPT, meta=SCRIPT)), "x", height=200)
-    assert SCRIPT not in chart
-
-
-def test_templates_have_formats_and_parts_of_lists():
-    values = {"x": "films", "y": 0.12345, "customdata": ["a", 3], "fullData.name": "<b>erm</b>"}
-    template = "%{fullData.name}, %{x}: %{y:.3~f} of %{customdata[1]}<br>%{y:.2f}<extra></extra>"
-    assert fill_template(template, values) == "erm, films: 0.123 of 3\n0.12"
-    assert fill_template("%{y:.3~f}", {"y": 2.0}) == "2"
+    named = Points([SCRIPT], [1], SCRIPT, name=SCRIPT, owner=SCRIPT)
+    assert SCRIPT not in Plot(named, named, x=Axis(SCRIPT), y=Axis(SCRIPT)).html(SCRIPT, height=200)
+    assert SCRIPT not in heatmap([[1.0]], [SCRIPT], [SCRIPT], "{x}{y}{text}", text=[[SCRIPT]]).html("x", height=200)
+    assert SCRIPT not in Plot(Pixels([[1.0]], SHADES, title=SCRIPT)).html("x", height=200)
 
 
 def test_points_have_positions_tooltips_error_bars_and_an_owner():
-    figure = go.Figure()
-    add_series(figure, "erm", 0, ["a", "b"], [50.0, 100.0], errors=[5.0, 0.0], hover=", %{x}: %{y:.1f}", lines=True)
-    figure.update_yaxes(range=[0, 100])
-    chart = to_html(figure, "scores", height=270, legend=False)
+    marks = series("erm", 0, [("a", 50.0, 5.0, ", a: 50.0"), ("b", 100.0, 0.0, ", b: 100.0")], lines=True)
+    chart = Plot(marks, y=Axis(limits=(0, 100))).html("scores", height=270, legend=False)
     assert re.findall(r'<circle cx="(\S+)" cy="(\S+)"', chart) == [("25%", "100"), ("75%", "0")]
     assert re.findall(r"<title>(.*?)</title>", chart) == ["erm, a: 50.0", "erm, b: 100.0"]
     assert 'd="M0 90V110' in chart  # 45 to 55 of 100 on 200 pixels
@@ -93,14 +83,17 @@ def test_points_have_positions_tooltips_error_bars_and_an_owner():
 
 
 def test_missing_values_leave_out_the_point():
-    chart = to_html(go.Figure(go.Scatter(x=[1, 2, 3], y=[1.0, None, float("nan")], mode="markers")), "x", height=200)
+    chart = Plot(Points([1, 2, 3], [1.0, None, float("nan")])).html("x", height=200)
     assert chart.count("<circle") == 1
 
 
+def test_many_equal_texts_are_counted():
+    assert Plot(Points([1, 2], [1, 2], "target")).html("x", height=200).description == "2 points, target"
+
+
 def test_bars_are_grouped_and_the_dotted_line_marks_the_even_share():
-    figure = grouped_bars([("a", [1.0, 0.5], {}), ("b", [0.5, 1.0], {})], ["x", "y"], even=0.5)
-    figure.update_yaxes(range=[0, 1])
-    chart = to_html(figure, "bars", height=170)
+    bars = [Bars(["x", "y"], heights, name=name) for name, heights in (("a", [1.0, 0.5]), ("b", [0.5, 1.0]))]
+    chart = Plot(*bars, y=Axis(limits=(0, 1)), rules=[Rule(y=0.5)]).html("bars", height=170)
     bars = re.findall(r'<rect x="(\S+)%" width="(\S+)%" y="(\S+)" height="(\S+)"', chart)
     low, high = ("50", "50"), ("0", "100")  # top and height
     assert bars == [("5", "20", *high), ("55", "20", *low), ("25", "20", *low), ("75", "20", *high)]
@@ -109,13 +102,12 @@ def test_bars_are_grouped_and_the_dotted_line_marks_the_even_share():
 
 
 def test_heat_maps_have_numbers_or_an_image():
-    figure = heatmap([[0.0, 1.0], [None, 0.5]], ["a", "b"], ["one", "two"], hover="%{y}, %{x}: %{z:.1f}")
-    chart = to_html(figure, "map", height=170)
+    figure = heatmap([[0.0, 1.0], [None, 0.5]], ["a", "b"], ["one", "two"], "{y}, {x}: {z:.1f}")
+    chart = figure.html("map", height=170)
     assert re.findall(r"<text[^>]*>(.*?)</text>", chart) == ["0.00", "1.00", "0.50"]
     assert re.findall(r"<title>(.*?)</title>", chart)[:2] == ["one, a: 0.0", "one, b: 1.0"]
     assert 'fill="rgb(244, 248, 251)"' in chart
-    large = go.Figure(go.Heatmap(z=[[0.0] * 40] * 40, colorscale="Inferno", hovertemplate="%{z}<extra></extra>"))
-    chart = to_html(large, "large", height=170)
+    chart = Plot(Pixels([[0.0] * 40] * 40, SHADES)).html("large", height=170)
     assert chart.count("<rect") == 0
     assert chart.count("data:image/png;base64,") == 1
     assert chart.description == "40 by 40 cells"
@@ -133,24 +125,15 @@ def test_contours_cross_the_edges_where_the_level_lies():
 
 
 def test_reference_lines_span_the_plot():
-    figure = go.Figure(go.Scatter(x=[0.0, 10.0], y=[0.0, 1.0], mode="markers"))
-    figure.update_xaxes(range=[0, 10])
-    figure.add_vline(x=5, line=DOTTED)
-    assert 'd="M500 100L500 0"' in to_html(figure, "x", height=170)
+    points = Points([0.0, 10.0], [0.0, 1.0])
+    assert 'd="M500 100L500 0"' in Plot(points, x=Axis(limits=(0, 10)), rules=[Rule(5)]).html("x", height=170)
 
 
 def test_images_from_other_sources_are_not_shown():
-    figure = go.Figure(go.Scatter(x=[0], y=[0]))
-    figure.add_layout_image(source="https://example.org/x.png", x=0, y=0, sizex=1, sizey=1)
-    assert "example.org" not in to_html(figure, "x", height=100, bare=True)
+    plot = Plot(Pixels([[1.0]], SHADES), background="https://example.org/x.png")
+    assert "example.org" not in plot.html("x", height=100, bare=True)
 
 
-def test_points_of_one_series_may_have_different_markers():
-    figure = go.Figure()
-    marker = {"size": [6, 10], "symbol": ["circle", "circle-open"], "color": ["red", "blue"]}
-    figure.add_scatter(x=[1, 2], y=[1, 2], mode="markers", marker=marker)
-    small, large = re.findall(r"<circle [^>]*>", str(to_html(figure, "points", height=200)))
-    assert 'r="3"' in small
-    assert 'fill="red"' in small
-    assert 'r="5"' in large
-    assert 'stroke="blue"' in large
+def test_points_of_one_series_may_have_different_sizes():
+    chart = Plot(Points([1, 2], [1, 2], colour="red", size=[6, 10])).html("points", height=200)
+    assert re.findall(r' r="(\d+)" fill="red"', chart) == ["3", "5"]

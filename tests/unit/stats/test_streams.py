@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from holdfast.report.marks import Rule
 from holdfast.report.streams import course_figures, score_range
 from holdfast.stats.labels import grouped
 from holdfast.stats.streams import (
@@ -15,7 +16,7 @@ from holdfast.stats.streams import (
     learned_at,
     transfers,
 )
-from tests.unit.report.drawing import SCRIPT, figure
+from tests.unit.report.drawing import SCRIPT, drawn
 from tests.unit.report.fake_records import leave_one_out, stream
 from tests.unit.report.test_page import written
 
@@ -135,15 +136,13 @@ def test_course_figures_have_means_errors_and_a_line_at_the_learning_stage():
     assert order.stages == ("z", "a")
     assert [(sign, label) for _, sign, label in order.legend] == [("●", "erm"), ("●", "ewc")]
     assert [domain for domain, _ in order.figures] == ["z", "a", "b"]
-    (z, wide), (a, layout), (b, _) = (figure(html) for _, html in order.figures)
-    assert (z[0]["x"], z[0]["y"]) == ([1, 2], pytest.approx([80.0, 60.0]))
-    assert z[0]["error_y"]["array"] == pytest.approx([10.0, 0.0])
-    assert (a[1]["x"], a[1]["y"]) == ([2], pytest.approx([70.0]))  # starts with the first score
-    assert [trace["name"] for trace in b] == ["ewc"]
-    assert b[0]["line"]["color"] == z[1]["line"]["color"] == order.legend[1][0]
-    assert "shapes" not in wide  # learned in the first stage
-    (line,) = layout["shapes"]
-    assert (line["x0"], line["x1"]) == (1.5, 1.5)
+    z, a, b = (drawn(html) for _, html in order.figures)
+    assert (z.marks[0].x, z.marks[0].y) == ([1, 2], pytest.approx([80.0, 60.0]))
+    assert z.marks[0].errors.above == pytest.approx([10.0, 0.0])
+    assert (a.marks[1].x, a.marks[1].y) == ([2], pytest.approx([70.0]))  # starts with the first score
+    assert [mark.name for mark in b.marks] == ["ewc"]
+    assert b.marks[0].colour == z.marks[1].colour == order.legend[1][0]
+    assert (z.rules, a.rules) == ([], [Rule(1.5)])  # z is learned in the first stage
 
 
 def test_all_domains_share_one_range_that_ignores_nan():
