@@ -1,6 +1,5 @@
 """Collect the assigned columns of a table batch by batch: texts stay in Arrow, names become codes."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.raw import ImageFiles, Raw, Texts
 from holdfast.data.readers.arrow import TEXT, decoded
 from holdfast.data.readers.codes import CodeColumn, Strings, coded_dataset, times
-from holdfast.data.readers.columns import Roles
 from holdfast.data.readers.features import FeatureCollector, unused_columns
 from holdfast.data.readers.formats import TableSource
-from holdfast.data.readers.forms import Form, stored_forms
+from holdfast.data.readers.forms import Plan, stored_forms
 
 _CHUNK = 1 << 23  # bytes
 
@@ -44,10 +42,11 @@ class _StringColumn:
 
 
 class TableCollector:
-    """Rows read so far, all checked by a `CellChecker`; `forms` are those of the columns of texts."""
+    """Rows read so far, all checked by a `CellChecker`."""
 
-    def __init__(self, source: TableSource, roles: Roles, forms: Mapping[str, Form] | None = None) -> None:
-        self.source, self.roles, self.forms = source, roles, stored_forms(forms or {})
+    def __init__(self, source: TableSource, plan: Plan) -> None:
+        self.source, self.roles, self.forms = source, plan.roles, stored_forms(plan.forms)
+        roles = plan.roles
         self.rows = 0
         self.texts = [_StringColumn() for _ in roles.texts]
         self.features = FeatureCollector(source.where, roles.features, chosen=roles.chosen)
