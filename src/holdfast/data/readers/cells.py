@@ -14,9 +14,9 @@ import pyarrow as pa
 from holdfast.core.errors import BadInput
 from holdfast.data.readers.arrow import TEXT, compute, decoded, is_in, is_text, trimmed
 from holdfast.data.readers.codes import SPLIT_FIX, split_index
-from holdfast.data.readers.formats import BadCell, TableSource
 from holdfast.data.readers.forms import READING, Form, Plan, default_form
 from holdfast.data.readers.numbers import MISSING, DateForm, NumberForm
+from holdfast.data.readers.sources import BadCell, TableSource
 
 SKIP_BAD = ", or leave such rows out with --skip-bad"
 SKIPPED = "--skip-bad: "  # start of the note on rows that are left out

@@ -22,10 +22,11 @@ from holdfast.data.readers.codes import CodeColumn, coded_dataset
 from holdfast.data.readers.collect import TableCollector
 from holdfast.data.readers.columns import DEFAULT, ColumnFinder, ReadOptions, assign, check_carried
 from holdfast.data.readers.features import NAME, kind_of
-from holdfast.data.readers.formats import TableFile, TableSource, leave_out, open_table
+from holdfast.data.readers.formats import TableFile, open_table
 from holdfast.data.readers.forms import Form, ModelColumns, Plan, default_form, kinds_of, stored_forms, trained_forms
 from holdfast.data.readers.label_columns import is_list_of_texts, with_label_texts
 from holdfast.data.readers.mixed import Mixtures, resolve_mixtures
+from holdfast.data.readers.sources import TableSource, leave_out
 
 METADATA = ("domain", "split", "id")  # roles of tables for tags, questions and texts without labels
 
