@@ -26,6 +26,7 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 BLOCK = 1 << 20  # bytes of csv or json per block, which is also the maximum length of a row
 LONG_BLOCK = 1 << 27  # for files with longer rows
 MAX_COLUMNS = 100_000
+_NO_OBJECT, _UNPAIRED = "is not a JSON object", "has an unpaired surrogate such as \\ud83d"
 _JSON_BATCH = 1 << 14  # rows of json per batch, if they are read one by one
 _PEEK = 200  # lines of json that determine the types
 _JSON_TYPES: dict[pa.DataType, tuple[str, set[type]]] = {
@@ -184,9 +185,12 @@ class JsonFile(TableFile):
         """The first objects, up to an invalid line, which is reported with its row number when the file is streamed."""
         rows = []
         for _, value in islice(_json_lines(self.path, errors="strict"), _PEEK):
-            if isinstance(value, BadCell):
+            if not isinstance(value, BadCell):
+                rows.append(value)
+            elif value.problem == _UNPAIRED:
+                raise BadInput(f"{self.path}: {value}: {value.fix}")
+            elif value.problem != _NO_OBJECT:
                 break
-            rows.append(value)
         return rows
 
     def _schema(self) -> pa.Schema:
@@ -282,7 +286,7 @@ def row_faults(row: int, value: Mapping[str, Any] | BadCell, types: Types) -> li
 def check_surrogates(text: str, value: Any, where: str) -> None:
     """Raise if JSON contains an unpaired surrogate, which no encoding can represent."""
     if _has_surrogate(text, value):
-        raise BadInput(f"{where} has an unpaired surrogate such as \\ud83d: write the complete character")
+        raise BadInput(f"{where} {_UNPAIRED}: write the complete character")
 
 
 def _has_surrogate(text: str, value: Any) -> bool:
@@ -313,9 +317,9 @@ def _json_lines(path: Path, *, errors: str = "replace") -> Iterator[tuple[int, M
             except (ValueError, RecursionError) as error:
                 problem = f"is not JSON: {error}"
             if not problem and not isinstance(value, dict):
-                problem = "is not a JSON object"
+                problem = _NO_OBJECT
             if not problem and _has_surrogate(line, value):
-                problem, fix = "has an unpaired surrogate such as \\ud83d", "write the complete character"
+                problem, fix = _UNPAIRED, "write the complete character"
             yield row, BadCell(row, "", "", problem, fix) if problem else value
 
 
