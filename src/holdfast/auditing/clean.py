@@ -60,7 +60,9 @@ def _original_table(path: Path, left_out: list[int]) -> pa.Table | None:
     if path.suffix.lower() in LINES:
         return pa.Table.from_pylist(list(formats.iter_rows(path, names)))
     types = dict.fromkeys(names, pa.large_string())
-    reading = formats.iter_batches(path, types, formats.LONG_BLOCK, on_invalid=lambda row, faults: left_out.append(row))
+    reading = formats.iter_batches(
+        path, types, formats.LONG_BLOCK, on_invalid=lambda cells: left_out.append(cells[0].row)
+    )
     return pa.Table.from_batches(list(reading))
 
 

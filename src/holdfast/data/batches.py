@@ -145,12 +145,6 @@ class Examples:
     a long text, the inputs of the i-th example are the rows from `starts[i]` to `starts[i + 1]`.
     """
 
-    device: torch.device
-    index: dict[str, int]
-    starts: Tensor | None
-    store: Store
-    y: Ragged | Tensor
-
     def __init__(
         self, store: Store, y: Tensor | Ragged, domains: Sequence[str], *,
         device: torch.device | str = "cpu", starts: Tensor | None = None,

@@ -158,12 +158,13 @@ def label_sets(dataset: Dataset, *, task: str, separator: str = "") -> Dataset:
     for row, labels in enumerate(sets):
         table[row, [index[label] for label in labels]] = 1.0
     empty = int((dataset.y < 0).sum())
-    notes = [f"{empty:,} rows have no label and count as examples without any of the labels"] if empty else []
-    if all(len(labels) < 2 for labels in sets):
-        fix = "name the separator with --set task.separator=TEXT, or use --task classify"
-        notes.append(f"no label contains a separator, so that every example has at most one label: {fix}")
-    converted = replace(dataset, y=np.zeros(len(dataset), dtype=np.int64), classes=names, task=task)
-    return replace(converted, targets=table[dataset.y]).with_notes(*notes)
+    fix = "name the separator with --set task.separator=TEXT, or use --task classify"
+    single = f"no label contains a separator, so that every example has at most one label: {fix}"
+    y = np.zeros(len(dataset), dtype=np.int64)
+    return replace(dataset, y=y, classes=names, task=task, targets=table[dataset.y]).with_notes(
+        f"{empty:,} rows have no label and count as examples without any of the labels" if empty else "",
+        single if all(len(labels) < 2 for labels in sets) else "",
+    )
 
 
 def ordered_levels(dataset: Dataset, order: Sequence[str] | None, *, task: str) -> Dataset:

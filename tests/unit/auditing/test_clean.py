@@ -53,6 +53,16 @@ def test_clean_table_preserves_columns_and_order(tmp_path, suffix):
     assert not audit(result.clean).dropped
 
 
+def test_rows_without_all_values_are_left_out(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text("text,label,domain\na,yes,x\nb,no\nc,no,y\n,no,y\nd,yes,y\na,yes,x\n")
+    result = audit(path, skip_bad=True, clean=tmp_path / "clean.csv")
+    assert result.clean is not None
+    table = pa.csv.read_csv(result.clean)
+    assert table["text"].to_pylist() == ["a", "c", "d"]
+    assert table["label"].to_pylist() == ["yes", "no", "yes"]
+
+
 def test_images_graphs_and_arrays_are_written_as_tables(tmp_path):
     rng = np.random.default_rng(0)
     for domain in ("p", "q"):

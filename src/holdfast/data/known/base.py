@@ -63,6 +63,14 @@ class KnownSet:
         where = f"get it from {self.home} and put {expected.replace('FOLDER', folder)}"
         return Absent(f"the data set {self.name} is not downloaded automatically: {reason}{where}")
 
+    def renamed(self, dataset: Dataset, where: Path) -> Dataset:
+        """Return the data set with the published names of its domains and, if there are any, of its labels."""
+        y, classes = dataset.y, dataset.classes
+        if self.labels:
+            y, classes = _rename_codes(y, classes, self.labels, f"{where}: label")
+        domain, domains = _rename_codes(dataset.domain, dataset.domains, self.domains, f"{where}: domain")
+        return replace(dataset, name=self.name, y=y, classes=classes, domain=domain, domains=domains)
+
     def finish(self, dataset: Dataset, unit: str = "examples", *, notes: Sequence[str] = ()) -> Dataset:
         """Name the data set and add notes, among them where its sizes differ from the published ones."""
         differences = []
@@ -83,7 +91,7 @@ class KnownSet:
         return replace(dataset.with_notes(*notes), name=self.name)
 
 
-def rename_codes(
+def _rename_codes(
     codes: np.ndarray, names: Sequence[str], wanted: Spellings, what: str
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Recode to the published names; raise if a name is not one of their spellings."""

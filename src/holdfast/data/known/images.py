@@ -9,7 +9,7 @@ import numpy as np
 
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import SPLITS, Dataset
-from holdfast.data.known.base import KnownSet, rename_codes
+from holdfast.data.known.base import KnownSet
 from holdfast.data.raw import Pixels
 from holdfast.data.readers.codes import SPLIT_NAMES
 from holdfast.data.readers.images import read_images
@@ -31,8 +31,7 @@ def read_domain_folders(known: KnownSet, *, data_dir: Path | None = None) -> Dat
     if folder is None:
         raise known.absent(data_dir, f"{known.files[0]}/DOMAIN/CLASS/FILE into FOLDER")
     dataset = read_images(folder)
-    domain, domains = rename_codes(dataset.domain, dataset.domains, known.domains, f"{folder}: domain")
-    return known.finish(replace(dataset, domain=domain, domains=domains), "images").checked()
+    return known.finish(known.renamed(dataset, folder), "images").checked()
 
 
 def read_split_folders(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:

@@ -1,4 +1,4 @@
-"""Published classification sets of texts and pairs of texts, read from tables."""
+"""Published sets of texts and pairs of texts, and of rows with columns of several kinds, read from tables."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +10,7 @@ import torch
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.seeds import generator
 from holdfast.data.dataset import SPLITS, Dataset
-from holdfast.data.known.base import TABLE_FILE, KnownSet, rename_codes
+from holdfast.data.known.base import TABLE_FILE, KnownSet
 from holdfast.data.raw import Texts
 from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.table import read_table
@@ -39,11 +39,8 @@ def read_texts(
         raise BadInput(f"{path} does not have the columns of {known.name}: it needs {_columns(known)}")
     unlabelled = np.isin(dataset.y, [dataset.classes.index(label) for label in NO_LABEL if label in dataset.classes])
     dataset = _drop(dataset, unlabelled, f"{int(unlabelled.sum()):,} examples without a label were dropped")
-    y, classes = rename_codes(dataset.y, dataset.classes, known.labels, f"{path}: label")
-    domain, domains = np.zeros(len(dataset), dtype=np.int64), tuple(known.domains)
-    if several:
-        domain, domains = rename_codes(dataset.domain, dataset.domains, known.domains, f"{path}: domain")
-    dataset = replace(dataset, name=known.name, y=y, classes=classes, domain=domain, domains=domains).checked()
+    dataset = dataset if several else dataset.as_one_domain(*known.domains)
+    dataset = known.renamed(dataset, path).checked()
     if draw:
         dataset = replace(dataset, split=draw_split(dataset, known.sizes, seed or 0))
     leaked = _is_leaked(dataset)
@@ -53,6 +50,19 @@ def read_texts(
     report = known.options.get("report_leaks") and leaked.any()
     dataset = known.finish(dataset)
     return dataset.with_notes(f"{known.name}: {counts}; {known.name}@leaks=drop drops them") if report else dataset
+
+
+def read_table_set(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
+    """Read the table of a data set with one row per example; labels and domains get their published names.
+
+    The key `columns` of the data set maps roles to the published column names; all other columns are inputs, whose
+    kinds are inferred as for any table. Several spellings of one label, such as the grades 1 to 4 of a disease, become
+    one class. Without `labels`, labels are the values of the column, such as numbers to predict.
+    """
+    columns: dict[str, str] = known.options["columns"]
+    needed = ", ".join(columns[role] for role in ("label", "domain"))
+    path = known.find(data_dir, f"the table of {known.name} into FOLDER, with the columns {needed}")
+    return known.finish(known.renamed(read_table(path, ReadOptions(columns)), path).checked())
 
 
 def _columns(known: KnownSet) -> str:

@@ -14,11 +14,9 @@ import pyarrow as pa
 from holdfast.core.errors import BadInput
 from holdfast.data.readers.arrow import TEXT, compute, decoded, is_in, is_text, trimmed
 from holdfast.data.readers.codes import SPLIT_FIX, split_index
-from holdfast.data.readers.columns import Roles
-from holdfast.data.readers.dates import DateForm
-from holdfast.data.readers.formats import BadCell
-from holdfast.data.readers.forms import READING, Form, default_form
-from holdfast.data.readers.numbers import MISSING, NumberForm
+from holdfast.data.readers.forms import READING, Form, Plan, default_form
+from holdfast.data.readers.numbers import MISSING, DateForm, NumberForm
+from holdfast.data.readers.sources import BadCell, TableSource
 
 SKIP_BAD = ", or leave such rows out with --skip-bad"
 SKIPPED = "--skip-bad: "  # start of the note on rows that are left out
@@ -81,18 +79,14 @@ def _described(cells: Sequence[BadCell], count: int) -> str:
 
 
 class CellChecker:
-    """Checks batches of one table; `forms` describes how numbers and dates in columns of texts are written.
+    """Checks batches of one table; `need` lists the roles that must be present.
 
-    `trained` names the columns whose form is that of a model's training data. `damaged` lists rows of the file that
-    could not be split into values, so that they are in no batch. Paths of images are relative to `folder`.
+    `damaged` lists rows of the file that could not be split into values, so that they are in no batch.
     """
 
-    def __init__(
-        self, where: str, roles: Roles, need: Collection[str], *, forms: Mapping[str, Form] | None = None,
-        trained: Collection[str] = (), hint: str = SKIP_BAD, folder: Path | None = None,
-    ) -> None:  # fmt: skip
-        self.roles, self.need, self.forms, self.trained = roles, need, dict(forms or {}), set(trained)
-        self.bad, self.folder = BadCells(where, hint), folder or Path()
+    def __init__(self, source: TableSource, plan: Plan, need: Collection[str], *, hint: str = SKIP_BAD) -> None:
+        self.roles, self.forms, self.trained, self.need = plan.roles, plan.forms, plan.trained, need
+        self.bad, self.folder = BadCells(source.where, hint), source.folder or Path()
         self.damaged: list[int] = []
         self.seen = 0  # rows in batches
         self.missing: Counter[tuple[str, str]] = Counter()  # (column, spelling) -> cells read as missing

@@ -41,6 +41,11 @@ class CodeColumn:
         self.batches.append(codes)
         return codes
 
+    @property
+    def filled(self) -> int:
+        """The number of values that are not missing."""
+        return sum(int((codes >= 0).sum()) for codes in self.batches)
+
     def codes(self) -> np.ndarray:
         """Return all codes (n,)."""
         return np.concatenate(self.batches).astype(np.int64)

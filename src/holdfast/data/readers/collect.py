@@ -1,6 +1,5 @@
 """Collect the assigned columns of a table batch by batch: texts stay in Arrow, names become codes."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.raw import ImageFiles, Raw, Texts
 from holdfast.data.readers.arrow import TEXT, decoded
 from holdfast.data.readers.codes import CodeColumn, Strings, coded_dataset, times
-from holdfast.data.readers.columns import Roles
 from holdfast.data.readers.features import FeatureCollector, unused_columns
-from holdfast.data.readers.formats import TableSource
-from holdfast.data.readers.forms import Form, stored_forms
+from holdfast.data.readers.forms import Plan, stored_forms
+from holdfast.data.readers.sources import TableSource
 
 _CHUNK = 1 << 23  # bytes
 
@@ -44,16 +42,16 @@ class _StringColumn:
 
 
 class TableCollector:
-    """Rows read so far, all checked by a `CellChecker`; `forms` are those of the columns of texts."""
+    """Rows read so far, all checked by a `CellChecker`."""
 
-    def __init__(self, source: TableSource, roles: Roles, forms: Mapping[str, Form] | None = None) -> None:
-        self.source, self.roles, self.forms = source, roles, stored_forms(forms or {})
-        self.rows = 0
-        self.texts = [_StringColumn() for _ in roles.texts]
+    def __init__(self, source: TableSource, plan: Plan) -> None:
+        self.source, self.forms, self.rows = source, stored_forms(plan.forms), 0
+        self.roles = roles = plan.roles
+        names = (*roles.texts, roles.image, roles.id)
+        self.strings = {name: _StringColumn() for name in names if name is not None}
         self.features = FeatureCollector(source.where, roles.features, chosen=roles.chosen)
         self.coded = {role: CodeColumn() for role in ("label", "domain", "split") if getattr(roles, role) is not None}
         self.time: list[Any] = []
-        self.ids, self.images = _StringColumn(), _StringColumn()
         self.carried: list[pa.RecordBatch] = []  # columns that are only copied
         self.numbers: list[np.ndarray] = []  # rows in the file, if some may be left out
 
@@ -62,28 +60,24 @@ class TableCollector:
         if not len(batch):
             return
         roles = self.roles
-        for texts, name in zip(self.texts, roles.texts, strict=True):
-            texts.add(_as_text(batch.column(name)).fill_null(""))
-        if roles.image is not None:
-            self.images.add(_as_text(batch.column(roles.image)).fill_null(""))
+        for name, strings in self.strings.items():
+            strings.add(_as_text(batch.column(name)).fill_null(""))
         if roles.features:
             self.features.add(batch)
         for role, codes in self.coded.items():
             codes.add(batch.column(getattr(roles, role)), numbers=role != "domain")
         if roles.time is not None:
             self.time.append(batch.column(roles.time))
-        if roles.id is not None:
-            self.ids.add(_as_text(batch.column(roles.id)).fill_null(""))
         self.rows += len(batch)
 
     def dataset(self) -> Dataset:
         """Return all rows as a data set."""
         source, roles, notes = self.source, self.roles, []
-        raw: Raw | None = Texts(*(texts.column() for texts in self.texts)) if roles.texts else None
+        raw: Raw | None = Texts(*(self.strings[name].column() for name in roles.texts)) if roles.texts else None
         names, columns = roles.texts, None
         if roles.image is not None:
             folder, names = source.folder or Path(), (roles.image,)
-            raw = ImageFiles([folder / path for path in self.images.column().to_pylist()])
+            raw = ImageFiles([folder / path for path in self.strings[roles.image].column().to_pylist()])
         if roles.features:
             raw, columns, notes = self.features.result(raw, names)
         assert raw is not None
@@ -97,8 +91,8 @@ class TableCollector:
             notes.append(f"{fault}, so it is not used as the time")
         dataset = coded_dataset(
             source.name, raw, self.coded, where=source.where, split_name=roles.split or "", notes=notes,
-            ids=None if roles.id is None else Strings(self.ids.column()), time=time, columns=columns, forms=self.forms,
-            carried=pa.Table.from_batches(self.carried) if self.carried else None,
+            ids=None if roles.id is None else Strings(self.strings[roles.id].column()), time=time, columns=columns,
+            forms=self.forms, carried=pa.Table.from_batches(self.carried) if self.carried else None,
             file_rows=np.concatenate(self.numbers) if self.numbers else None,
         )  # fmt: skip
         return dataset.with_notes(*source.notes)

@@ -129,7 +129,7 @@ class FeatureCollector:
     def _decide(self, name: str) -> None:
         """Leave a column of strings out if it has a single value or looks like an identifier."""
         column = self.coded[name]
-        distinct, filled = len(column.index), sum(int((codes >= 0).sum()) for codes in column.batches)
+        distinct, filled = len(column.index), column.filled
         if name in self.chosen:
             return
         if distinct < 2:
@@ -176,8 +176,7 @@ class FeatureCollector:
 
     def _may_be_text(self, name: str) -> bool:
         column = self.coded[name]
-        filled = sum(int((codes >= 0).sum()) for codes in column.batches)
-        many = len(column.index) > FEW and 2 * len(column.index) > filled
+        many = len(column.index) > FEW and 2 * len(column.index) > column.filled
         return name not in self.unused and name not in self.chosen and many
 
     def _notes(self, schema: Sequence[Column], others: Sequence[str], companion: Raw | None) -> list[str]:

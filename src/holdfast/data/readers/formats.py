@@ -2,14 +2,13 @@
 
 import json
 import re
-from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import csv, parquet
@@ -19,14 +18,15 @@ from holdfast.core.errors import BadInput
 from holdfast.core.files import open_limit
 from holdfast.data.readers.arrow import TEXT, is_number, is_text
 from holdfast.data.readers.dialect import SEPARATORS, Dialect, detect_dialect, not_utf8
-from holdfast.data.readers.features import kind_of
-from holdfast.data.readers.forms import Form, detect_forms, stored_forms
+from holdfast.data.readers.forms import Form, stored_forms
 from holdfast.data.readers.parquet import parquet_batches
+from holdfast.data.readers.sources import BadCell, OnInvalid, TableSource, Types, leave_out
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 BLOCK = 1 << 20  # bytes of csv or json per block, which is also the maximum length of a row
 LONG_BLOCK = 1 << 27  # for files with longer rows
 MAX_COLUMNS = 100_000
+_NO_OBJECT, _UNPAIRED = "is not a JSON object", "has an unpaired surrogate such as \\ud83d"
 _JSON_BATCH = 1 << 14  # rows of json per batch, if they are read one by one
 _PEEK = 200  # lines of json that determine the types
 _JSON_TYPES: dict[pa.DataType, tuple[str, set[type]]] = {
@@ -37,23 +37,6 @@ _JSON_TYPES: dict[pa.DataType, tuple[str, set[type]]] = {
     pa.list_(pa.string()): ("a list of texts", {tuple}),
 }
 
-Types = Mapping[str, pa.DataType]
-OnInvalid = Callable[[Sequence["BadCell"]], None]  # what is wrong with one row
-
-
-class BadCell(NamedTuple):
-    """One cell that cannot be used, or a row without values, which has no column."""
-
-    row: int  # in the file, from 1
-    column: str
-    value: str  # empty if it is the same for all cells with this problem
-    problem: str
-    fix: str
-
-    def __str__(self) -> str:
-        column, value = f", column {self.column!r}" if self.column else "", f"has {self.value}, " if self.value else ""
-        return f"row {self.row}{column} {value}{self.problem}"
-
 
 class LongRow(BadInput):
     """A row is longer than a block; the file can be read with a larger block."""
@@ -61,75 +44,6 @@ class LongRow(BadInput):
 
 class BadValue(BadInput):
     """A value does not have the type of its column; the file can be read leniently."""
-
-
-class TableSource(ABC):
-    """A table whose rows are read in batches of Arrow."""
-
-    where: str  # in messages
-    name: str  # of the data set
-    folder: Path | None = None  # of paths of images
-    typed = True  # whether numbers and dates have types of their own, other than in csv
-    lenient = False  # whether values of other types than that of their column are in batches of texts, or left out
-    decimal = "."  # decimal mark of numbers such as 1,234 that have one mark
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes on how the table is read if that is not evident."""
-        return ()
-
-    @cached_property
-    def schema(self) -> pa.Schema:
-        """The columns with their inferred types."""
-        with self.explained():
-            return self._schema()
-
-    @abstractmethod
-    def _schema(self) -> pa.Schema: ...
-
-    @abstractmethod
-    def batches(self, types: Types, on_invalid: OnInvalid | None = None) -> Iterator[pa.RecordBatch]:
-        """Stream batches with these columns in order; csv and json are read in the passed types.
-
-        `on_invalid` is called for rows that cannot be read, which are then left out; without it they are errors.
-        """
-
-    @abstractmethod
-    def explain(self, error: BaseException, types: Types | None = None) -> BadInput:
-        """Convert an exception of Arrow to one sentence with row, column and fix."""
-
-    def kinds(self) -> dict[str, str]:
-        """Return the kind of each column that its type suggests."""
-        return {field.name: kind_of(field.type) for field in self.schema}
-
-    def text_forms(self) -> tuple[dict[str, Form], dict[str, str]]:
-        """Return the forms of columns of texts in the first rows, and notes on columns that mix several."""
-        counts = Counter(self.schema.names)
-        names = [field.name for field in self.schema if is_text(field.type) and counts[field.name] == 1]
-        first = next(self.batches(dict.fromkeys(names, TEXT), leave_out), None) if names else None
-        return ({}, {}) if first is None else detect_forms(first, names, decimal=self.decimal)
-
-    def sample(self) -> pa.RecordBatch | None:
-        """Return the first rows, or None if they cannot be read."""
-        types = {field.name: field.type for field in self.schema}
-        with suppress(BadInput, pa.ArrowException):
-            return next(self.batches(types, leave_out), None)
-
-    def name_type(self, inferred: pa.DataType, *, exact: bool = False) -> pa.DataType:
-        """Return the type to read a column of names in; unless `exact`, a json column may mix 1 and 1.0."""
-        return inferred
-
-    def text_type(self, inferred: pa.DataType) -> pa.DataType:
-        """Return the type to read a column of texts in; numbers in json are converted to texts afterwards."""
-        return TEXT
-
-    @contextmanager
-    def explained(self, types: Types | None = None) -> Iterator[None]:
-        """Convert Arrow's exceptions to `BadInput`."""
-        try:
-            yield
-        except (pa.ArrowException, OSError, UnicodeError, OverflowError, RecursionError) as error:
-            raise self.explain(error, types) from error
 
 
 class TableFile(TableSource):
@@ -192,9 +106,6 @@ class CsvFile(TableFile):
     @property
     def decimal(self) -> str:
         return "," if self.dialect.separator == ";" else "."
-
-    def name_type(self, inferred: pa.DataType, *, exact: bool = False) -> pa.DataType:
-        return TEXT
 
     def _schema(self) -> pa.Schema:
         with self._open({}, leave_out) as reader:
@@ -274,9 +185,12 @@ class JsonFile(TableFile):
         """The first objects, up to an invalid line, which is reported with its row number when the file is streamed."""
         rows = []
         for _, value in islice(_json_lines(self.path, errors="strict"), _PEEK):
-            if isinstance(value, BadCell):
+            if not isinstance(value, BadCell):
+                rows.append(value)
+            elif value.problem == _UNPAIRED:
+                raise BadInput(f"{self.path}: {value}: {value.fix}")
+            elif value.problem != _NO_OBJECT:
                 break
-            rows.append(value)
         return rows
 
     def _schema(self) -> pa.Schema:
@@ -336,10 +250,6 @@ def iter_rows(path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
         yield {name: value.get(name) for name in names}
 
 
-def leave_out(cells: Sequence[BadCell]) -> None:
-    """Accept rows that cannot be read, since they are reported when the rows are streamed."""
-
-
 def read_lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
@@ -376,7 +286,7 @@ def row_faults(row: int, value: Mapping[str, Any] | BadCell, types: Types) -> li
 def check_surrogates(text: str, value: Any, where: str) -> None:
     """Raise if JSON contains an unpaired surrogate, which no encoding can represent."""
     if _has_surrogate(text, value):
-        raise BadInput(f"{where} has an unpaired surrogate such as \\ud83d: write the complete character")
+        raise BadInput(f"{where} {_UNPAIRED}: write the complete character")
 
 
 def _has_surrogate(text: str, value: Any) -> bool:
@@ -407,9 +317,9 @@ def _json_lines(path: Path, *, errors: str = "replace") -> Iterator[tuple[int, M
             except (ValueError, RecursionError) as error:
                 problem = f"is not JSON: {error}"
             if not problem and not isinstance(value, dict):
-                problem = "is not a JSON object"
+                problem = _NO_OBJECT
             if not problem and _has_surrogate(line, value):
-                problem, fix = "has an unpaired surrogate such as \\ud83d", "write the complete character"
+                problem, fix = _UNPAIRED, "write the complete character"
             yield row, BadCell(row, "", "", problem, fix) if problem else value
 
 

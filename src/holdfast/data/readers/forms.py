@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.data.readers.arrow import TEXT, is_text, trimmed
-from holdfast.data.readers.dates import FORMS, ISO, DateForm, detect_date_form
-from holdfast.data.readers.numbers import CURRENCIES, MISSING, PERCENT, NumberForm, detect_form, looks_like_number
+from holdfast.data.readers.columns import Roles
+from holdfast.data.readers.numbers import (
+    CURRENCIES,
+    FORMS,
+    ISO,
+    MISSING,
+    PERCENT,
+    DateForm,
+    NumberForm,
+    detect_date_form,
+    detect_form,
+    looks_like_number,
+)
 
 READING = " is read as "  # in every note on how a file or column is read
 SAMPLE = 1000  # rows that decide how the values of a column are written
@@ -26,6 +37,16 @@ class ModelColumns(dict[str, Any]):
     def __init__(self, roles: Mapping[str, Any], forms: Mapping[str, Form]) -> None:
         super().__init__(roles)
         self.forms = dict(forms)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the columns of a table are read."""
+
+    roles: Roles
+    forms: Mapping[str, Form] = field(default_factory=dict)  # of numbers and dates in columns of texts
+    trained: Mapping[str, Form] = field(default_factory=dict)  # those of a model's training data
+    notes: Sequence[str] = ()
 
 
 def trained_forms(columns: Mapping[str, Any] | None, schema: pa.Schema, *, typed: bool) -> dict[str, Form]:

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.core.errors import BadInput
-from holdfast.data.readers.arrow import TEXT, compute, is_text
+from holdfast.data.readers.arrow import TEXT, compute, decoded, is_in, is_text, trimmed
 from holdfast.data.readers.columns import JOINED, Roles
 
 SEPARATOR = "|"
@@ -52,9 +52,8 @@ def _joined(batch: pa.RecordBatch, names: tuple[str, ...], where: str, before: i
 
 def _is_set(column: pa.Array, name: str, where: str, before: int) -> np.ndarray:
     """(n,) whether a cell is 1, true or yes; an empty cell is not."""
-    values = [str(value).strip().lower() if value is not None else "" for value in column.to_pylist()]
-    for row, value in enumerate(values, start=before + 1):
-        if value not in YES and value not in NO:
-            cell = f"row {row}, column '{name}' is {value!r}"
-            raise BadInput(f"{where}: {cell}, but columns of labels hold 0 or 1: fix it, or remove it from labels=")
-    return np.asarray([value in YES for value in values])
+    values = compute.utf8_lower(trimmed(decoded(column))).fill_null("")
+    if len(wrong := np.flatnonzero(compute.invert(is_in(values, [*YES, *NO])))):
+        cell = f"row {before + wrong[0] + 1}, column '{name}' is {values[wrong[0]].as_py()!r}"
+        raise BadInput(f"{where}: {cell}, but columns of labels hold 0 or 1: fix it, or remove it from labels=")
+    return np.asarray(is_in(values, YES))

@@ -20,8 +20,9 @@ from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import GraphList, ImageFiles, Pixels, Raw, Texts, Vectors
 from holdfast.data.readers.columns import DEFAULT, ReadOptions
 from holdfast.data.readers.features import FeatureCollector, Inputs
-from holdfast.data.readers.formats import OnInvalid, TableSource, Types
+from holdfast.data.readers.forms import SAMPLE
 from holdfast.data.readers.graphs import GraphObject, as_graphs
+from holdfast.data.readers.sources import OnInvalid, TableSource, Types
 from holdfast.data.readers.table import read_rows
 
 ONE_DOMAIN = "all"  # name of the domain if none are passed
@@ -140,6 +141,9 @@ class Frame(TableSource):
     def batches(self, types: Types, on_invalid: OnInvalid | None = None) -> Iterator[pa.RecordBatch]:
         """Yield all columns in their own types."""
         yield from self.table.to_batches()
+
+    def sample(self) -> pa.RecordBatch:
+        return self.table.slice(0, SAMPLE).combine_chunks().to_batches()[0]
 
     def explain(self, error: BaseException, types: Types | None = None) -> BadInput:
         reason = "; ".join(map(str, error.args))[:200]

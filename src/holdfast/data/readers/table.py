@@ -5,8 +5,7 @@ collected: source -> columns -> checked batches -> data set.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,13 @@ from holdfast.data.readers.arrow import TEXT
 from holdfast.data.readers.cells import CellChecker
 from holdfast.data.readers.codes import CodeColumn, coded_dataset
 from holdfast.data.readers.collect import TableCollector
-from holdfast.data.readers.columns import DEFAULT, ColumnFinder, ReadOptions, Roles, assign, check_carried
+from holdfast.data.readers.columns import DEFAULT, ColumnFinder, ReadOptions, assign, check_carried
 from holdfast.data.readers.features import NAME, kind_of
-from holdfast.data.readers.formats import TableFile, TableSource, leave_out, open_table
-from holdfast.data.readers.forms import Form, ModelColumns, default_form, kinds_of, stored_forms, trained_forms
+from holdfast.data.readers.formats import TableFile, open_table
+from holdfast.data.readers.forms import Form, ModelColumns, Plan, default_form, kinds_of, stored_forms, trained_forms
 from holdfast.data.readers.label_columns import is_list_of_texts, with_label_texts
 from holdfast.data.readers.mixed import Mixtures, resolve_mixtures
+from holdfast.data.readers.sources import TableSource, leave_out
 
 METADATA = ("domain", "split", "id")  # roles of tables for tags, questions and texts without labels
 
@@ -68,22 +68,18 @@ def read_rows(
         plan = plan_columns(source, options, complete=rows is None)
         check_carried(source.where, source.schema.names, options.carry)
         types = _column_types(source, plan, options.carry) if isinstance(source, TableFile) else {}
-        checker = CellChecker(
-            source.where, plan.roles, options.need, forms=plan.forms, trained=plan.trained, folder=source.folder
-        )
-        collect = partial(TableCollector, source, plan.roles, plan.forms)
-        chunk, end = collect(), 0
+        checker, chunk, end = CellChecker(source, plan, options.need), TableCollector(source, plan), 0
         for batch in source.batches(types, checker.add_damaged):
             start = checker.seen
             cleaned, positions = checker.clean(with_label_texts(batch, plan.roles, where=source.where, before=start))
             if checker.bad.total and not options.skip_bad:
-                chunk = collect()  # read on to find all bad cells
+                chunk = TableCollector(source, plan)  # read on to find all bad cells
                 continue
             at = int(np.searchsorted(positions, skip - start))
             while at < len(cleaned):
                 if chunk.rows == rows:
                     yield chunk.dataset(), end
-                    chunk = collect()
+                    chunk = TableCollector(source, plan)
                 size = len(cleaned) - at if rows is None else min(len(cleaned) - at, rows - chunk.rows)
                 chunk.add(cleaned.slice(at, size))
                 chosen = positions[at : at + size]
@@ -97,16 +93,6 @@ def read_rows(
             raise BadInput(f"{source.where} has columns but no rows: write one row per example")
         if chunk.rows:
             yield chunk.dataset().with_notes(*notes), checker.seen
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How the columns of a table are read."""
-
-    roles: Roles
-    forms: Mapping[str, Form]  # of numbers and dates in columns of texts
-    trained: Mapping[str, Form]  # those of a model's training data
-    notes: Sequence[str] = ()
 
 
 def plan_columns(source: TableSource, options: ReadOptions, *, complete: bool) -> Plan:
@@ -197,10 +183,11 @@ def read_json_rows(
     roles = replace(roles, label=None, labels=(), domain=None, split=None, time=None, named=("features",))
     named = [name for name, kind in roles.features.items() if kind == "category"]
     rows = [{**row, **{name: _as_name(row.get(name)) for name in named}} for row in rows]
-    types = _column_types(source, Plan(roles, {}, {})) | dict.fromkeys(named, TEXT)
+    plan = Plan(roles)
+    types = _column_types(source, plan) | dict.fromkeys(named, TEXT)
     if faults := [fault for number, row in enumerate(rows, 1) for fault in formats.row_faults(number, row, types)]:
         raise BadInput(f"{where}: {faults[0]}: {faults[0].fix}")
-    collector, checker = TableCollector(source, roles), CellChecker(where, roles, (), hint="")
+    collector, checker = TableCollector(source, plan), CellChecker(source, plan, (), hint="")
     try:
         columns_read = {name: pa.array([row.get(name) for row in rows], kind) for name, kind in types.items()}
         collector.add(checker.clean(pa.record_batch(columns_read))[0])

@@ -5,8 +5,7 @@ from datetime import datetime
 import pyarrow as pa
 import pytest
 
-from holdfast.data.readers.dates import detect_date_form
-from holdfast.data.readers.numbers import NumberForm, detect_form
+from holdfast.data.readers.numbers import NumberForm, detect_date_form, detect_form
 
 
 @pytest.mark.parametrize(
