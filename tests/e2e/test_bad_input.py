@@ -76,9 +76,10 @@ CASES = {
 
 
 JSON = ("missing file", "several bad cells", "diverging", "unknown method")
+PRINTED = [(name, False) for name in CASES if name != "diverging"] + [(name, True) for name in JSON]
 
 
-@pytest.mark.parametrize(("name", "json"), [*((name, False) for name in CASES), *((name, True) for name in JSON)])
+@pytest.mark.parametrize(("name", "json"), PRINTED)
 def test_tables(holdfast, tmp_path, name, json):
     content, words, message = CASES[name]
     path = tmp_path / "data.csv"
