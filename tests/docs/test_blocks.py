@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ ELSEWHERE = {
     "docs/usage.md": ("holdfast audit reviews.csv", "holdfast compare reviews.csv"),
     "docs/getting-started.md": ("holdfast audit reviews.csv",),
 }
-# options added to commands without them: all methods with 3 seeds and 300 steps take minutes
+# options added to commands without them (all methods with 3 seeds and 300 steps take minutes); sweeps have two trials
 SHORTER = {
     "compare": {"--methods": "erm,coral", "--steps": "4", "--seeds": "1", "--batch": "4"},
     "sweep": {"--steps": "4", "--seeds": "1"},
@@ -232,6 +233,7 @@ def test_command_lines_run(name, workdir, monkeypatch, capsys):
             continue
         added = {option: value for option, value in SHORTER.get(words[0], {}).items() if option not in words}
         words += [word for pair in added.items() for word in pair]
+        words = ["2" if before == "--trials" else word for before, word in pairwise(["", *words])]
         if words[0] == "compare" and "--methods" not in added:  # comparisons without --methods have them
             words += [option for option in ("--no-combinations", "--no-baselines") if option not in words]
         monkeypatch.setattr(sys, "argv", ["holdfast", *words])

@@ -259,7 +259,8 @@ def test_checkpoint_of_another_spec_is_not_resumed(holdfast, reviews, quick, tmp
 
 @pytest.mark.minilm
 def test_minilm_frozen_is_the_default_for_text(holdfast, reviews):
-    ran = holdfast(*comparison(reviews, "--no-combinations", "--no-model", "--out", "runs", "--json", steps=50))
+    options = ["--no-combinations", "--no-model", "--set", "plan.targets=films", "--json"]
+    ran = holdfast(*comparison(reviews, *options, steps=50))
     assert ran.code == 0, ran.out
     spec = ran.json["records"][0]["spec"]
     assert (spec["encoder"], spec["tune"]) == ("minilm", "frozen")
