@@ -1,4 +1,4 @@
-"""What every method satisfies, whatever its task, head or memory: used by the scenarios of several contracts."""
+"""Checks that every method passes, whatever its task, head or memory: used by the scenarios of several contracts."""
 
 from __future__ import annotations
 

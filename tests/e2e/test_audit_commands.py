@@ -62,7 +62,6 @@ def two_domains(folder):
 
 
 CASES = {
-    "table": (lambda folder: [with_duplicates(folder).name], "text", None),
     "clean table": (renamed, "text", ".parquet"),
     "two domains": (two_domains, "text", ".jsonl"),
     "images": (images, "image", ".csv"),
@@ -75,11 +74,11 @@ def test_recommended_command_runs(holdfast, tmp_path, case):
     write, kind, suffix = CASES[case]
     words = write(tmp_path)
     table = tmp_path / f"clean{suffix}"
-    document = holdfast("audit", *words, *(["--clean", table] if suffix else []), "--json").json
+    document = holdfast("audit", *words, "--clean", table, "--json").json
     program, *arguments = shlex.split(document["command"])
     assert program == "holdfast"
     assert document["advice"][-1] == f"Try: {document['command']}"
-    assert (str(table) in arguments) == (suffix is not None and case != "images")  # a list of images is not data
+    assert (str(table) in arguments) == (case != "images")  # a list of images is not data
     assert ("macro_f1" in arguments) == (case == "imbalanced vectors")
     ran = holdfast(*arguments, *QUICK, *SMALL[kind])
     assert ran.code == 0, ran.err
@@ -88,7 +87,7 @@ def test_recommended_command_runs(holdfast, tmp_path, case):
 def test_no_command_is_recommended_that_would_fail(holdfast, tmp_path):
     path = with_duplicates(tmp_path)
     frame = pd.read_csv(path)
-    frame.loc[frame["domain"] == "books", "label"] = "neutral"  # compare cannot learn the labels of this domain
+    frame["label"] = frame["domain"]  # no domain has a label that the others have
     frame.to_csv(path, index=False)
     document = holdfast("audit", path.name, "--json").json
     assert document["command"] is None
@@ -110,7 +109,6 @@ def test_findings_are_ordered_by_the_rows_they_concern(holdfast, tmp_path):
 
 def test_probe_is_shown_next_to_the_comparison(holdfast, tmp_path):
     path = write_reviews(tmp_path / "reviews.csv", size=12)
-    assert "compared" not in holdfast("audit", path.name).out
     assert holdfast("compare", path.name, "--methods", "erm", *QUICK, *SMALL["text"]).code == 0
     document = holdfast("audit", path.name, "--json").json
     (row,) = document["compared"]

@@ -24,17 +24,9 @@ def data(tmp_path):
 
 def test_two_rows_of_one_column(holdfast, data, quick, tmp_path):
     words = [
-        "reproduce",
-        "mil/table1",
-        "--data-dir",
-        data,
-        "--rows",
-        "baseline,mil",
-        "--columns",
-        "books",
-        "--seeds",
+        "reproduce", "mil/table1", "--data-dir", data, "--rows", "baseline,mil", "--columns", "books", "--seeds",
         2,
-    ]
+    ]  # fmt: skip
     words += ["--out", "runs", "--set", "neck.slots=16", *quick]
     ran = holdfast(*words, "--json")
     assert ran.code == 0, ran.out
@@ -90,15 +82,9 @@ def test_means_cross_dataset_columns_the_oracle_and_rows_that_cannot_be_run(hold
 
 def test_rows_equal_to_the_baseline_are_skipped_with_a_reason(holdfast, data, quick):
     words = [
-        "reproduce",
-        "mil/table1",
-        "--data-dir",
-        data,
-        "--rows",
-        "baseline,coral,oracle",
-        "--columns",
+        "reproduce", "mil/table1", "--data-dir", data, "--rows", "baseline,coral,oracle", "--columns",
         "books,imdb",
-    ]
+    ]  # fmt: skip
     ran = holdfast(*words, "--seeds", 1, "--tune", "frozen", *quick)
     assert ran.code == 0, ran.err
     assert re.search(r"Deep CORAL not run: .*features", ran.err)
@@ -109,17 +95,9 @@ def test_rows_equal_to_the_baseline_are_skipped_with_a_reason(holdfast, data, qu
 @pytest.mark.slow
 def test_a_figure_reports_its_claim(holdfast, data, quick):
     words = [
-        "reproduce",
-        "mil/figure7",
-        "--data-dir",
-        data,
-        "--rows",
-        "baseline,0",
-        "--columns",
-        "amazon",
-        "--seeds",
+        "reproduce", "mil/figure7", "--data-dir", data, "--rows", "baseline,0", "--columns", "amazon", "--seeds",
         1,
-    ]
+    ]  # fmt: skip
     ran = holdfast(*words, "--json", *quick)
     assert ran.code == 0, ran.out
     assert any(note.startswith("mil/figure7 shows that") for note in ran.json["notes"])

@@ -29,6 +29,7 @@ WRITTEN = {
     "report": ("runs/report.html",),
 }
 SMALL = ["--batch", "2", "--steps", "1", "--device", "cpu"]
+ERM = ["--methods", "erm", "--seeds", "1"]
 MLP = [*SMALL, "--encoder", "mlp", "--set", "encoder.hidden=[2]"]
 
 
@@ -63,19 +64,7 @@ def original(tmp_path_factory):
         for words in (
             ["fit", "good.csv", "--out", "model", *MLP],
             ["adapt", "model", "new.csv", "--earlier", "good.csv", "--force", *SMALL],
-            [
-                "compare",
-                "--no-baselines",
-                "good.csv",
-                "--no-model",
-                "--methods",
-                "erm",
-                "--seeds",
-                "1",
-                "--out",
-                "runs",
-                *MLP,
-            ],
+            ["compare", "--no-baselines", "good.csv", "--no-model", *ERM, "--out", "runs", *MLP],
         ):
             assert run_cli(*words).code == 0, words
     return folder
