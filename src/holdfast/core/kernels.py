@@ -100,21 +100,3 @@ def ceil_div(length: int, size: int) -> int:
 def power_of_two(least: int) -> int:
     """Return the smallest power of two that is at least `least`."""
     return 1 << max(0, least - 1).bit_length()
-
-
-def differentiable_gradients(
-    function: Callable[..., Any], inputs: Sequence[Any], needs_grad: Sequence[bool], grads: Sequence[Tensor | None]
-) -> tuple[Tensor | None, ...]:
-    """Return gradients of `function` at `inputs` that can be differentiated again, None for inputs without one.
-
-    `function` computes with torch operations what a kernel computed. Inputs may depend on one another, so the gradients
-    are taken with respect to views of them.
-    """
-    with torch.enable_grad():
-        views = [value.view_as(value) if needed else value for value, needed in zip(inputs, needs_grad, strict=True)]
-        outputs = function(*views)
-    pairs = zip(outputs if isinstance(outputs, tuple) else (outputs,), grads, strict=True)
-    roots, root_grads = zip(*((out, grad) for out, grad in pairs if grad is not None), strict=True)
-    wanted = [view for view, needed in zip(views, needs_grad, strict=True) if needed]
-    results = iter(torch.autograd.grad(roots, wanted, root_grads, create_graph=True, allow_unused=True))
-    return tuple(next(results) if needed else None for needed in needs_grad)

@@ -6,15 +6,14 @@ Shapes: n domains.
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.settings import log, setting
 from holdfast.core.tape import auxiliary, tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, StageInfo
-from holdfast.nn.experts.layer import SparseMoE
-from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
+from holdfast.nn.parts import depends_on_batch
 
 
 class ERM(Method):
@@ -51,9 +50,8 @@ class ERM(Method):
     def why_not_split(self, batch: DomainBatch) -> str:
         if self.task.loss_count(batch.y) is None:
             return "the loss of this task is not a mean over examples, so that microbatches would change the update"
-        for module in self.model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm | HeterogeneousMemory | SparseMoE):
-                return "a layer of this network depends on the complete batch, so that microbatches would change it"
+        if any(depends_on_batch(module) for module in self.model.modules()):
+            return "a layer of this network depends on the complete batch, so that microbatches would change it"
         return ""
 
 

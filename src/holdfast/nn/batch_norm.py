@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from holdfast.core.kernels import differentiable_gradients, fused, kernels
+from holdfast.core.kernels import fused, kernels
 
 COLUMNS = 64  # the number of channels must be a multiple
 
@@ -49,7 +50,7 @@ def _matrix(x: Tensor) -> Tensor:
 
 
 class _Norm(torch.autograd.Function):
-    """relu(norm(x) + residual) by kernels; second derivatives by the operations of torch."""
+    """relu(norm(x) + residual) by kernels."""
 
     @staticmethod
     def forward(
@@ -68,23 +69,14 @@ class _Norm(torch.autograd.Function):
         b, c, h, w = x.shape
         out = flat.view(b, h, w, c).permute(0, 3, 1, 2)
         ctx.save_for_backward(x, residual, weight, bias, mean, inverse, out if residual is not None and relu else None)
-        ctx.batch, ctx.relu, ctx.eps = norm.training, relu, norm.eps
+        ctx.batch, ctx.relu = norm.training, relu
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, residual, weight, bias, mean, inverse, out = ctx.saved_tensors
         grad = grads[0]
-        if torch.is_grad_enabled():
-            statistics = None if ctx.batch else (mean, inverse.detach() ** -2 - ctx.eps)
-
-            def plain(x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
-                own = F.batch_norm(x, *(statistics or (None, None)), weight, bias, ctx.batch, 0.0, ctx.eps)
-                own = own if residual is None else own + residual
-                return F.relu(own) if ctx.relu else own
-
-            inputs = (x, residual, weight, bias)
-            return *differentiable_gradients(plain, inputs, ctx.needs_input_grad[:4], [grad]), None, None
         grad = grad.to(x.dtype).contiguous(memory_format=torch.channels_last)
         result = None if residual is None else _matrix(x if out is None else out)
         by_x, by_residual, by_weight, by_bias = kernels("norm", x).normalise_backward(

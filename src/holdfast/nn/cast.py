@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from holdfast.core.kernels import differentiable_gradients, fused, kernels
+from holdfast.core.kernels import fused, kernels
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)  # of exactly these types: a subclass may compute something else
 COLUMNS, MIN_ROWS = 64, 1024  # of a gradient whose sums a kernel takes: a multiple, and the least number
@@ -78,30 +79,23 @@ def _rows(x: Tensor) -> Tensor:
 
 
 class _LayerNorm(torch.autograd.Function):
-    """Layer norm in fp32 and in a lower precision; second derivatives by the operations of torch."""
+    """Layer norm in fp32 and in a lower precision."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
         out, narrow, mean, inverse = kernels("norm", x).layer_norm(_rows(x), weight, bias, eps, dtype)
-        ctx.save_for_backward(x, weight, bias, mean, inverse)
-        ctx.eps, ctx.dtype = eps, dtype
+        ctx.save_for_backward(x, weight, mean, inverse)
         ctx.set_materialize_grads(False)
         return out.view_as(x), narrow.view_as(x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, weight, bias, mean, inverse = ctx.saved_tensors
+        x, weight, mean, inverse = ctx.saved_tensors
         if all(grad is None for grad in grads):
             return None, None, None, None, None
-        if torch.is_grad_enabled():
-
-            def plain(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-                out = F.layer_norm(x.float(), weight.shape, weight, bias, ctx.eps)
-                return out, out.to(ctx.dtype)
-
-            return *differentiable_gradients(plain, (x, weight, bias), ctx.needs_input_grad[:3], grads), None, None
         rows = [None if grad is None else _rows(grad) for grad in grads]
         by_x, by_weight, by_bias = kernels("norm", x).layer_norm_backward(*rows, _rows(x), weight, mean, inverse)
         return by_x.view_as(x), by_weight, by_bias, None, None
@@ -170,14 +164,13 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight, bias)
+        ctx.save_for_backward(x, weight)
         return F.linear(x, weight, bias)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, weight, bias = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return differentiable_gradients(F.linear, (x, weight, bias), ctx.needs_input_grad, grads)
+        x, weight = ctx.saved_tensors
         by_x, by_weight, by_bias = ctx.needs_input_grad
         rows = _rows(grads[0])
         return (

@@ -1,4 +1,4 @@
-"""Parts of a network that may learn at different rates, and parameters without weight decay."""
+"""Parts of a network: those that may learn at different rates, and what training must know about them."""
 
 from typing import cast
 
@@ -32,6 +32,11 @@ def part_names(model: Model) -> dict[nn.Parameter, str]:
         elif isinstance(module, SparseMoE):
             names |= dict.fromkeys(module.parameters(), "experts") | dict.fromkeys(module.router.parameters(), "router")
     return names
+
+
+def depends_on_batch(module: nn.Module) -> bool:
+    """Whether a layer compares the examples of a batch in training: a batch norm, or one that declares it."""
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) or getattr(module, "compares_examples", False)
 
 
 def undecayed(model: Model) -> set[int]:

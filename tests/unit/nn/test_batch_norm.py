@@ -87,14 +87,13 @@ def test_kernels_in_lower_precision_are_close(relu: bool) -> None:
 
 
 @pytest.mark.gpu
-def test_kernels_have_second_derivatives_and_are_reproducible() -> None:
+def test_kernels_are_reproducible() -> None:
     found = []
     for function in (separate, normed, normed):
         norm, x = batch_norm("cuda", training=True), images("cuda").requires_grad_()
         with fused_kernels():
             out = function(norm, x)
-        (first,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
-        found.append(torch.autograd.grad(first.square().sum(), x)[0])
+        found.append(torch.autograd.grad(out.square().sum(), x)[0])
     assert_close(found[0], found[1], rtol=1e-3, atol=1e-3)
     assert torch.equal(found[1], found[2])
 

@@ -8,17 +8,16 @@ With dropout all steps do: the kernels draw their own random numbers, which must
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from holdfast.core.kernels import differentiable_gradients, fused, kernels
+from holdfast.core.kernels import fused, kernels
 from holdfast.core.tape import exporting
 from holdfast.nn.backbones.packing import AFTER_PADDING, FROM_ZERO
 
@@ -27,7 +26,6 @@ TYPES = (*FROM_ZERO, *AFTER_PADDING, "distilbert")  # of networks; others may co
 OTHERS = ("position_bias", "softcap", "cache")  # options of an attention that only transformers computes
 MAX_TOKENS = 128  # a program holds the weights of all pairs of tokens
 WIDTHS = (16, 32, 64)  # of a head
-LOW = (1 << 32) - 1  # the low 32 bits
 
 
 def use_short_attention(module: Any) -> None:
@@ -94,22 +92,8 @@ def short_attention(
     return _Attention.apply(query, key, value, seen, seed, dropout, scale or d**-0.5)  # pyright: ignore
 
 
-def dropout_factors(seed: Tensor, shape: Sequence[int], dropout: float) -> Tensor:
-    """Return what the kernels multiply the weights (b, h, t, u) by: 0, or 1 / (1 - dropout)."""
-    position = torch.arange(math.prod(shape), device=seed.device).view(*shape)
-    number = _scramble((position + _scramble(seed)) & LOW) >> 8  # of 24 bits
-    return (number >= dropout * 2**24) / (1 - dropout)
-
-
-def _scramble(x: Tensor) -> Tensor:
-    """Map integers below 2^32 to random ones, as the kernels do."""
-    state = (x * 747796405 + 2891336453) & LOW
-    word = (((state >> ((state >> 28) + 4)) ^ state) * 277803737) & LOW
-    return (word >> 22) ^ word
-
-
 class _Attention(torch.autograd.Function):
-    """Attention with its own gradients; second derivatives by the operations of torch."""
+    """Attention with its own gradients."""
 
     @staticmethod
     def forward(
@@ -124,26 +108,7 @@ class _Attention(torch.autograd.Function):
         ctx.options = {"dropout": dropout, "scale": scale}
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        query, key, value, mask, seed = ctx.saved_tensors
-        rest = None, None, None, None
-        if torch.is_grad_enabled():
-
-            def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-                return plain_attention(query, key, value, mask, seed, **ctx.options)
-
-            return *differentiable_gradients(plain, (query, key, value), ctx.needs_input_grad[:3], grads), *rest
-        return *kernels("attention", query).attention_gradients(*grads, *ctx.saved_tensors, **ctx.options), *rest
-
-
-def plain_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor, *, dropout: float, scale: float
-) -> Tensor:
-    """Return what the kernels compute, in fp32 or higher precision until the result."""
-    wide = torch.promote_types(query.dtype, torch.float32)
-    scores = scale * query.to(wide) @ key.to(wide).mT
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf)
-    weights = scores.softmax(-1).nan_to_num(0.0)  # of queries that see no key
-    factors = dropout_factors(seed, scores.shape, dropout) if dropout else 1.0
-    return ((weights * factors).to(wide) @ value.to(wide)).to(query.dtype)
+        gradients = kernels("attention", ctx.saved_tensors[0]).attention_gradients
+        return *gradients(*grads, *ctx.saved_tensors, **ctx.options), None, None, None, None

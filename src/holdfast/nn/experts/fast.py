@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakIdKeyDictionary
 
-from holdfast.core.kernels import differentiable_gradients, usable
+from holdfast.core.kernels import usable
 from holdfast.nn.cuda_graphs import (
     GRAPH_LOCK,
     WARMUP_PREDICTIONS,
@@ -33,14 +34,12 @@ from holdfast.nn.experts.fused import (
     Config,
     Drops,
     Result,
-    Saved,
     Stats,
     Weights,
     backward,
     cast,
     forward,
     fused_forward,
-    reference_forward,
 )
 from holdfast.nn.experts.router import MAX_ARGMAX
 
@@ -204,16 +203,12 @@ class ReplayedExperts(torch.autograd.Function):
         return out, loss
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (_, u, *weights), config, needs = ctx.saved_tensors, ctx.config, ctx.needs_input_grad
         needs_grad = needs[0], *needs[4:]
         if all(grad is None for grad in grads) or (grads[0] is None and not needs_grad[0] and not any(needs_grad[5:])):
             return (None,) * len(needs)
-        if torch.is_grad_enabled():  # the gradients will be differentiated again, maybe after this node is gone
-            saved, rows, *_ = ctx.passes.captured.outputs[3:]
-            plain = partial(reference_forward, config, None, rows.dtype, Saved(*copy_out(saved)))
-            by_u, *by_weights = differentiable_gradients(plain, (u, *weights), needs_grad, grads)
-            return by_u, None, None, None, *by_weights
         with GRAPH_LOCK:
             moved = None if _addresses(weights) == ctx.passes.addresses else Weights(*weights)
             gradients = _replay_backward(ctx.passes, config, needs_grad, grads, moved)

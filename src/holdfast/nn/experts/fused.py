@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from holdfast.core.kernels import differentiable_gradients
-from holdfast.nn.experts.balance import Config, weighted_balance
-from holdfast.nn.experts.dispatch import SortedPairs, apply_experts, by_confidence, grouped_mm, sort_pairs
-from holdfast.nn.experts.router import MAX_SCALE, Routing, folded_scores, gate_values
+from holdfast.nn.experts.balance import Config
+from holdfast.nn.experts.dispatch import by_confidence, grouped_mm, sort_pairs
+from holdfast.nn.experts.router import MAX_SCALE
 
 
 class Weights(NamedTuple):
@@ -139,7 +139,7 @@ def _kernels() -> tuple[Any, Any]:
 
 
 class FusedExperts(torch.autograd.Function):
-    """The fused layer; its second derivative uses the reference path with the same noise and choices."""
+    """The fused layer."""
 
     @staticmethod
     def forward(
@@ -156,7 +156,8 @@ class FusedExperts(torch.autograd.Function):
         return out, loss
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         config, (u, mask, within, survivors, *rest) = ctx.config, ctx.saved_tensors
         drops = None if ctx.dropout is None else Drops(None, ctx.dropout, within, survivors)
         weights, (rows, up, down), saved = Weights(*rest[:8]), rest[8:11], Saved(*rest[11:])
@@ -164,13 +165,9 @@ class FusedExperts(torch.autograd.Function):
         if all(grad is None for grad in grads):
             return (None,) * len(needs)
         needs_grad = needs[0], *needs[6:]
-        if torch.is_grad_enabled():  # the gradients will be differentiated again
-            plain = functools.partial(reference_forward, config, mask, rows.dtype, saved, drops=drops)
-            by_u, *by_weights = differentiable_gradients(plain, (u, *weights), needs_grad, grads)
-        else:
-            narrow = weights._replace(up=up, down=down)
-            gradients = backward(config, mask, rows, narrow, saved, needs_grad, *grads, drops=drops)
-            by_u, *by_weights = cast_back(u, weights, gradients)
+        narrow = weights._replace(up=up, down=down)
+        gradients = backward(config, mask, rows, narrow, saved, needs_grad, *grads, drops=drops)
+        by_u, *by_weights = cast_back(u, weights, gradients)
         return by_u, None, None, None, None, None, *by_weights
 
 
@@ -258,23 +255,3 @@ def backward(
 
 def _contiguous(weights: Weights) -> Any:
     return [None if weight is None else weight.contiguous() for weight in weights]
-
-
-def reference_forward(
-    config: Config, mask: Tensor | None, dtype: torch.dtype, saved: Saved, u: Tensor, *weights: Any,
-    drops: Drops | None = None,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Return states and loss by torch operations, which all have second derivatives, for the saved choices."""
-    rows, narrow = cast(u, dtype, Weights(*weights))
-    with torch.autocast(u.device.type, enabled=False):
-        clean = folded_scores(u.float(), rows, *narrow[4:])
-    noisy = clean + (saved.noisy - saved.scores) if config.noise else clean
-    gates = gate_values(noisy, saved.chosen, config.gate)
-    pairs = SortedPairs(saved.order, saved.position, saved.token, saved.expert, saved.ends)
-    drops = drops or Drops()
-    used = gates if drops.within is None else gates * drops.within
-    out = apply_experts(rows, used, pairs, narrow[:4], lambda hidden: drops.drop_same(F.gelu(hidden)))
-    if not config.weight:
-        return out, None
-    routing = Routing(clean, noisy, saved.chosen, gates)
-    return out, weighted_balance(routing, config, mask)[0]

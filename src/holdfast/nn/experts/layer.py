@@ -127,6 +127,7 @@ class SparseMoE(nn.Module):
     Settings: ClassVar[type] = ExpertSettings
     mechanism = "experts"
     null_name = "choices and gates shuffled among tokens"
+    compares_examples = True  # by balance losses and capacity
     act_fn: nn.Module
     down_proj: nn.Parameter
     down_proj_bias: nn.Parameter | None

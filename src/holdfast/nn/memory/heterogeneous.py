@@ -108,6 +108,7 @@ class HeterogeneousMemory(nn.Module):
 
     Settings = HeterogeneousSettings
     tape_name = "heterogeneous/recalled"
+    compares_examples = True
     across: bool
     context: str
     first: MemoryBlock | None

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from holdfast.core.errors import BadInput, check_at_least, check_known, warn
 from holdfast.core.kernels import kernels
@@ -191,7 +192,7 @@ def select(scores: Tensor, k: int, *, heads: int) -> tuple[Tensor, Tensor]:
 
 
 class _Selection(torch.autograd.Function):
-    """Kernels for the forward and the first backward pass; second derivatives use plain tensor operations."""
+    """Kernels for the forward and the backward pass."""
 
     @staticmethod
     def forward(scores: Tensor, k: int, heads: int) -> tuple[Tensor, Tensor]:
@@ -202,20 +203,16 @@ class _Selection(torch.autograd.Function):
         ctx.n, ctx.dtype = inputs[0].shape[-1], inputs[0].dtype
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)  # no zeros for the slots
-        ctx.save_for_backward(*output)  # outputs, so that a second derivative passes through the weights
+        ctx.save_for_backward(*output)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (weights, slots), (grad, _), n = ctx.saved_tensors, grads, ctx.n
         if grad is None:
             return None, None, None
-        if not torch.is_grad_enabled():
-            return kernels("memory", weights).best_pairs_gradient(weights, slots, grad, n, ctx.dtype), None, None
-        by_logits = weights * (grad - (weights * grad).sum(-1, keepdim=True))  # (b, h, k)
-        rows, chosen = (part.transpose(0, 1).flatten(0, 1) for part in (by_logits, slots))  # (h b, k) both
-        positions = torch.stack([chosen // n, chosen % n])
-        zeros = torch.zeros(2, len(rows), n, dtype=ctx.dtype, device=grad.device)
-        return zeros.scatter_add(-1, positions, rows.to(ctx.dtype).expand_as(positions)), None, None
+        by_scores = kernels("memory", weights).best_pairs_gradient(weights, slots, grad, n, ctx.dtype)
+        return by_scores, None, None
 
 
 @cache

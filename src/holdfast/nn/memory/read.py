@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from holdfast.core.errors import check_known
 from holdfast.core.kernels import kernels
@@ -121,7 +122,7 @@ def weighted_rows(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
 
 
 class _WeightedRows(torch.autograd.Function):
-    """A kernel on a GPU, torch's embedding bag elsewhere; second derivatives use plain tensor operations."""
+    """A kernel on a GPU, torch's embedding bag elsewhere."""
 
     @staticmethod
     def forward(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
@@ -135,13 +136,12 @@ class _WeightedRows(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, Tensor | None]:
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         table, rows, weights = ctx.saved_tensors
         (grad,), (needs_table, _, needs_weights) = grads, ctx.needs_input_grad
         fast = kernels("memory", table)
-        if torch.is_grad_enabled():  # this gradient will be differentiated
-            grad_table, grad_weights = _plain_gradients(table, rows, weights, grad)
-        elif fast is not None and table.shape[1] <= fast.MAX_WIDTH:
+        if fast is not None and table.shape[1] <= fast.MAX_WIDTH:
             grad, table, rows, weights = grad.contiguous(), table.contiguous(), rows.contiguous(), weights.contiguous()
             if needs_table:
                 grad_table, grad_weights = fast.gradients(table, rows, weights, grad)
@@ -151,13 +151,6 @@ class _WeightedRows(torch.autograd.Function):
             grad_table, grad_weights = _bag_gradients(table, rows, weights, grad, needs_table)
         grad_weights = grad_weights.to(weights.dtype) if needs_weights else None
         return grad_table if needs_table else None, None, grad_weights
-
-
-def _plain_gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute both gradients as an expression that can be differentiated."""
-    per_row = weights.to(grad.dtype)[..., None] * grad[:, None]  # (b, k, d)
-    grad_table = torch.zeros_like(table).index_add(0, rows.reshape(-1), per_row.flatten(0, 1))
-    return grad_table, torch.einsum("bkd,bd->bk", table[rows], grad)
 
 
 def _bag_gradients(

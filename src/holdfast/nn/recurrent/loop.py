@@ -1,7 +1,7 @@
 """Time loop of a recurrent network that reads a bank before every step, with its own backward pass.
 
 Shapes: b rows, p rows of all steps together, a rows of one step, g directions, e input width, h hidden units, m slots,
-d value width. Rows are ordered as in `reference_loop`.
+d value width. Rows are ordered as in `reference`.
 """
 
 from collections.abc import Sequence
@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from holdfast.core.kernels import fused, fused_kernels
 from holdfast.core.tape import is_recording
 from holdfast.nn.cuda_graphs import GRAPH_LOCK, CapturedPasses, GraphCache, can_capture, capture_key, copy_out
 from holdfast.nn.recurrent.cells import BLOCKS, Cell
-from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights, reference_loop
+from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights
 
 Tensors = Sequence[Tensor | None]  # inputs, the two tensors of an initial state or None, then the weights
 INPUTS = 3 + len(Weights._fields)
@@ -74,16 +75,11 @@ class _Unroll(torch.autograd.Function):
         return states, read
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         tensors, saved = ctx.saved_tensors[:INPUTS], ctx.saved_tensors[INPUTS:]
         needs = ctx.needs_input_grad[-INPUTS:]
-        if torch.is_grad_enabled():  # this gradient will be differentiated
-            targets = [tensor for tensor, need in zip(tensors, needs, strict=True) if need]
-            x, weights, start = _split(tensors)
-            states = reference_loop(x, weights, ctx.cell, ctx.schedule, start)
-            more = iter(torch.autograd.grad(states, targets, grads[0], create_graph=True, materialize_grads=True))
-            result = [next(more) if need else None for need in needs]
-        elif ctx.passes is not None:
+        if ctx.passes is not None:
             with GRAPH_LOCK:
                 result = _replay_backward(ctx, tensors, needs, grads[0])
         else:

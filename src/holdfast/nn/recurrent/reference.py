@@ -1,4 +1,4 @@
-"""Reference implementation of a recurrent network that reads a bank: weights, row order, and a plain time loop.
+"""Plain step of a recurrent network that reads a bank, its weights, and the order of rows in a time loop.
 
 Shapes: b rows, t steps, p rows of all steps together, a rows of one step, g directions, e input width, h hidden units,
 m slots, d value width. Rows are sorted by length, longest first, and stored step after step, (g, p, ..), so the rows
@@ -72,29 +72,12 @@ class Schedule(NamedTuple):
         return torch.cat([states[:, :0] if start is None else start, *befores], 1)
 
 
-def reference_loop(
-    x: Tensor, weights: Weights, cell: Cell, schedule: Schedule, start: InitialState | None = None
-) -> Tensor:
-    """Return all hidden states (g, p, h) as one differentiable expression, for second derivatives."""
-    states = []
-    h = c = x.new_zeros(len(x), schedule.active[0], weights.by_state.shape[1])
-    if start is not None:
-        h, c = start.hidden, c if start.inner is None else start.inner
-    for step in schedule.steps():
-        h, c = h[:, : step.rows], c[:, : step.rows]
-        h, c = reference_step(x[:, step.now], h, c, weights, cell, reads=step.read is not None)
-        states.append(h)
-    return torch.cat(states, 1)
-
-
-def reference_step(
-    x: Tensor, h: Tensor, c: Tensor, weights: Weights, cell: Cell, *, reads: bool = True
-) -> tuple[Tensor, Tensor]:
+def reference_step(x: Tensor, h: Tensor, c: Tensor, weights: Weights, cell: Cell) -> tuple[Tensor, Tensor]:
     """Compute one step for inputs (g, a, e) from hidden and inner states (g, a, h)."""
     width = h.shape[-1]
     before, after = cell.by_input.start * width, (BLOCKS - cell.by_input.stop) * width
     entering = x @ weights.by_input
-    if reads and weights.slots:
+    if weights.slots:
         entering = entering + (h @ weights.keys.mT).softmax(-1) @ weights.values @ weights.by_content
     carried = F.pad(h @ weights.by_state, (0, (BLOCKS - cell.by_state.stop) * width))
     return cell.step(weights.bias[:, None] + F.pad(entering, (before, after)) + carried, h, c)

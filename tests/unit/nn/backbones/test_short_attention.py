@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import math
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,21 +20,43 @@ from transformers import BertConfig, BertModel, FalconConfig, FalconModel
 
 from holdfast.core.kernels import fused_kernels
 from holdfast.nn.backbones import short_attention as module
-from holdfast.nn.backbones.short_attention import (
-    SHORT,
-    dropout_factors,
-    plain_attention,
-    short_attention,
-    use_short_attention,
-)
+from holdfast.nn.backbones.short_attention import SHORT, short_attention, use_short_attention
 from holdfast.nn.backbones.text import TextEncoder
 from tests.devices import INTERPRETED, KERNEL_DEVICES, interpret_kernels
 from tests.tiny import tiny_bert as tiny_bert_folder
 
 B, H = 3, 2
+LOW = (1 << 32) - 1  # the low 32 bits
 Inputs = tuple[Tensor, Tensor, Tensor]
 # Triton's interpreter multiplies matrices in fp16 only
 DTYPES = [torch.float16, pytest.param(torch.bfloat16, marks=[pytest.mark.gpu] if INTERPRETED else [])]
+
+
+def dropout_factors(seed: Tensor, shape: Sequence[int], dropout: float) -> Tensor:
+    """Return what the kernels multiply the weights (b, h, t, u) by: 0, or 1 / (1 - dropout)."""
+    position = torch.arange(math.prod(shape), device=seed.device).view(*shape)
+    number = _scramble((position + _scramble(seed)) & LOW) >> 8  # of 24 bits
+    return (number >= dropout * 2**24) / (1 - dropout)
+
+
+def _scramble(x: Tensor) -> Tensor:
+    """Map integers below 2^32 to random ones, as the kernels do."""
+    state = (x * 747796405 + 2891336453) & LOW
+    word = (((state >> ((state >> 28) + 4)) ^ state) * 277803737) & LOW
+    return (word >> 22) ^ word
+
+
+def plain_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor, *, dropout: float, scale: float
+) -> Tensor:
+    """Return what the kernels compute, in fp32 or higher precision until the result."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    scores = scale * query.to(wide) @ key.to(wide).mT
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    weights = scores.softmax(-1).nan_to_num(0.0)  # of queries that see no key
+    factors = dropout_factors(seed, scores.shape, dropout) if dropout else 1.0
+    return ((weights * factors).to(wide) @ value.to(wide)).to(query.dtype)
 
 
 def inputs(device: str, t: int, u: int, d: int, dtype: torch.dtype = torch.float16) -> Inputs:
@@ -115,23 +138,6 @@ def test_dropped_weights_are_random() -> None:
     neighbours = [dropped[0][..., 1:] * dropped[0][..., :-1], dropped[0][..., 1:, :] * dropped[0][..., :-1, :]]
     for products in (*neighbours, dropped[0] * dropped[1]):
         assert abs(float(products.mean()) / 0.09) < 0.01  # correlation; its standard deviation is 0.003
-
-
-def test_second_derivatives(device: str) -> None:
-    x = inputs(device, 6, 6, 16)
-    torch.manual_seed(1)
-    out = short_attention(*x, None, dropout=0.25, scale=None)
-    assert out is not None
-    torch.manual_seed(1)
-    seed = torch.randint(2**31, (1,), device=device)
-    wide = widened(x)
-    expected = plain_attention(*wide, None, seed, dropout=0.25, scale=16**-0.5)
-    seconds = []
-    for result, rows in ((out, x), (expected, wide)):
-        grads = torch.autograd.grad(result.double().square().sum(), rows, create_graph=True)
-        seconds.append(torch.autograd.grad(torch.stack([g.double().square().sum() for g in grads]).sum(), rows))
-    for actual, reference in zip(*seconds, strict=True):
-        close(actual, reference, tolerance=0.05)
 
 
 @pytest.mark.parametrize(

@@ -249,25 +249,6 @@ def test_backward_passes(device, uncaptured, scenario, replays):
         assert passes.replays == before + 2
 
 
-@pytest.mark.parametrize("linear", [False, True])
-def test_second_derivative_after_another_pass(device, uncaptured, linear):
-    """Gradients of a sum do not keep their node alive: another pass reuses its memory."""
-    layer = layer_on(device, top=1)
-    warm_up(layer, device)
-    results = []
-    for module in (layer, uncaptured(layer)):
-        x = tokens(device, 5)
-        leaves = x, *module.parameters()
-        result = forward(module, x, 5)
-        loss = result[0].float().sum() if linear else loss_of(*result)
-        first = torch.autograd.grad(loss, leaves, create_graph=True)
-        del result, loss
-        step(module, tokens(device, 6), 6)
-        results.append(torch.autograd.grad(sum(g.float().square().sum() for g in first), leaves, allow_unused=True))
-    assert_same(*results, device)
-    assert captured(layer).replays == (3 if linear else 2)
-
-
 def test_a_loop_that_keeps_its_last_loss_is_replayed(device):
     layer = layer_on(device)
     for seed in range(WARMUP_PASSES + 5):

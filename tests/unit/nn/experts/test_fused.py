@@ -95,7 +95,7 @@ def test_values_derivatives_and_statistics(kernel_device, assert_derivatives, si
     assert_derivatives(
         lambda *tensors: fused(config, mask, *tensors)[:count],
         lambda *tensors: naive(config, mask, noise.double(), *tensors)[:count],
-        inputs, tolerance=2e-4,
+        inputs, tolerance=2e-4, twice=False,
     )  # fmt: skip
     out, loss, stats = fused(config, mask, *inputs)
     expected = naive(config, mask, noise, *inputs)
@@ -160,7 +160,7 @@ def test_without_biases(kernel_device, assert_derivatives):
         return naive(config, None, 0.0, u, up, 0.0, down, 0.0, *router)[:2]
 
     tensors = [tensor for i, tensor in enumerate(inputs) if i not in (2, 4)]
-    assert_derivatives(without, naive_without, tensors, tolerance=2e-4)
+    assert_derivatives(without, naive_without, tensors, tolerance=2e-4, twice=False)
 
 
 @pytest.mark.parametrize("trained", [(0,), (1,), (3,), (2, 4), (8,), (5, 7), (1, 2, 3, 4), (0, 6)])
@@ -304,10 +304,8 @@ def test_capacity_and_dropout(kernel_device, monkeypatch, fixed_dropout, trainin
             out = layer(u)
         nodes.append("FusedExperts" in str(out.grad_fn.next_functions[0][0]))
         loss = out.square().sum() + sum(side.get("loss/experts", []))
-        plain = torch.autograd.grad(loss, (u, *layer.parameters()), retain_graph=True)
-        grads = torch.autograd.grad(loss, (u, *layer.parameters()), create_graph=True)
-        second = torch.autograd.grad(sum(g.square().sum() for g in grads), (u, layer.up_proj))
-        results.append({"out": [out], "grads": grads, "plain": plain, "second": second, **side})
+        plain = torch.autograd.grad(loss, (u, *layer.parameters()))
+        results.append({"out": [out], "grads": plain, **side})
     assert nodes == [True, False]
     assert results[0].keys() == results[1].keys()
     if capacity:

