@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lab.recipes.recipe import Recipe
     from lab.recipes.reproduce import Reproduction
 
-Recipe = Annotated[str, options.argument("Table or figure; see `holdfast list recipes`.")]
+Table = Annotated[str, options.argument("Table or figure; see `holdfast list recipes`.")]
 Rows = Annotated[str, options.option("Comma separated rows of the table. [default: all]")]
 Columns = Annotated[str, options.option("Comma separated columns of the table. [default: all]")]
 Encoder = Annotated[str | None, options.option("Replaces the published encoder; see `holdfast list encoders`.")]
@@ -28,7 +28,7 @@ Rate = Annotated[float | None, typer.Option("--lr", help="Replaces the published
 
 
 def reproduce(
-    recipe: Recipe,
+    recipe: Table,
     rows: Rows = "",
     columns: Columns = "",
     seeds: options.Seeds = "5",

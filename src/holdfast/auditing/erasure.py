@@ -110,15 +110,13 @@ def measure_erasure(examples: Examples, rows: Mapping[str, np.ndarray]) -> Erasu
             for which, (centre, weights, bias) in enumerate(pair):
                 outputs = (x[name][held[name]] - centre) @ weights + bias
                 predicted[name][which, held[name]] = probe.decide(outputs)
-    results = tuple(
-        DomainErasure(
-            name, *(probe.score(each, y[name]) for each in predicted[name]),
-            probe.fold_gains(*predicted[name][::-1], y[name], fold[name]),
-        )
-        for name in y
-    )  # fmt: skip
+    results = []
+    for name in y:
+        first, second = predicted[name]
+        gains = probe.fold_gains(second, first, y[name], fold[name])
+        results.append(DomainErasure(name, probe.score(first, y[name]), probe.score(second, y[name]), gains))
     gain = stratified_interval([result.folds for result in results])
-    return None if gain is None else Erasure(results, gain, probe.metric)
+    return None if gain is None else Erasure(tuple(results), gain, probe.metric)
 
 
 def _probes(
