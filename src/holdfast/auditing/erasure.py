@@ -110,15 +110,12 @@ def measure_erasure(examples: Examples, rows: Mapping[str, np.ndarray]) -> Erasu
             for which, (centre, weights, bias) in enumerate(pair):
                 outputs = (x[name][held[name]] - centre) @ weights + bias
                 predicted[name][which, held[name]] = probe.decide(outputs)
-    results = tuple(
-        DomainErasure(
-            name, *(probe.score(each, y[name]) for each in predicted[name]),
-            probe.fold_gains(*predicted[name][::-1], y[name], fold[name]),
-        )
-        for name in y
-    )  # fmt: skip
+    results = []
+    for name, (plain, erased) in predicted.items():
+        folds = probe.fold_gains(erased, plain, y[name], fold[name])
+        results.append(DomainErasure(name, probe.score(plain, y[name]), probe.score(erased, y[name]), folds))
     gain = stratified_interval([result.folds for result in results])
-    return None if gain is None else Erasure(results, gain, probe.metric)
+    return None if gain is None else Erasure(tuple(results), gain, probe.metric)
 
 
 def _probes(

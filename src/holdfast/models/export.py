@@ -255,7 +255,7 @@ class ExportModule(nn.Module):
         self, x: Tensor | None = None, numbers: Tensor | None = None, codes: Tensor | None = None,
         ids: Tensor | None = None, mask: Tensor | None = None, types: Tensor | None = None, image: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        given = [each for each in (x, image) if each is not None]
+        given: list[Inputs] = [each for each in (x, image) if each is not None]
         if ids is not None and mask is not None:
             given.append(Tokens(ids, mask.bool(), types))
         if numbers is not None and codes is not None:
