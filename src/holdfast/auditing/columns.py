@@ -72,7 +72,7 @@ def column_facts(examples: Examples, rows: Mapping[str, np.ndarray]) -> list[Col
     for name, kind, values in table_columns(dataset.raw.take(chosen, size=1), dataset.columns):
         missing = values < 0 if kind == "category" else np.isnan(values)
         codes = _bins(values, missing, categories=kind == "category")
-        compare = _categories if kind == "category" else _numbers
+        compare = _categories if kind == "category" else ks_test_of_counts
         facts.append(ColumnFacts(
             name, kind, _contrast(values[~missing], domain[~missing], list(rows), compare), float(missing.mean()),
             _contrast(missing, domain, list(rows), _gaps) if missing.any() else None,
@@ -109,11 +109,6 @@ def _contrast(values: np.ndarray, domain: np.ndarray, names: Sequence[str], comp
         return None
     best = max(contrasts, key=lambda contrast: contrast.distance)
     return replace(best, p=min(contrast.p for contrast in contrasts))
-
-
-def _numbers(two: np.ndarray) -> tuple[float, float]:
-    """Compare counts (2, c) of ordered numbers by the Kolmogorov-Smirnov test."""
-    return ks_test_of_counts(*two)
 
 
 def _categories(two: np.ndarray) -> tuple[float, float]:

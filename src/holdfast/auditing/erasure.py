@@ -111,10 +111,9 @@ def measure_erasure(examples: Examples, rows: Mapping[str, np.ndarray]) -> Erasu
                 outputs = (x[name][held[name]] - centre) @ weights + bias
                 predicted[name][which, held[name]] = probe.decide(outputs)
     results = []
-    for name in y:
-        first, second = predicted[name]
-        gains = probe.fold_gains(second, first, y[name], fold[name])
-        results.append(DomainErasure(name, probe.score(first, y[name]), probe.score(second, y[name]), gains))
+    for name, (plain, erased) in predicted.items():
+        folds = probe.fold_gains(erased, plain, y[name], fold[name])
+        results.append(DomainErasure(name, probe.score(plain, y[name]), probe.score(erased, y[name]), folds))
     gain = stratified_interval([result.folds for result in results])
     return None if gain is None else Erasure(tuple(results), gain, probe.metric)
 

@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from scipy.optimize import minimize
-from scipy.sparse import issparse, vstack
+from scipy.sparse import issparse
 from scipy.special import expit, softmax
 from sklearn.linear_model import SGDClassifier
 
 from holdfast.auditing.examples import Examples
 from holdfast.auditing.headroom import labelled_rows
+from holdfast.auditing.probe import stacked
 from holdfast.auditing.shift import MIN_ROWS
 from holdfast.core.errors import quiet_fit
 from holdfast.core.seeds import derive
@@ -210,13 +211,11 @@ def _skilled(accuracy: float, majority: float) -> bool:
 def _unseen(name: str, features: Mapping[str, Any], y: Mapping[str, np.ndarray], classes: int, seed: int) -> np.ndarray:
     """Return the probabilities (n, c) for one domain from a logistic regression on all others."""
     others = [other for other in features if other != name]
-    labels = np.concatenate([y[other] for other in others])
+    x, labels = stacked([(features[other], y[other]) for other in others])
     result = np.zeros((features[name].shape[0], classes))
     if len(np.unique(labels)) < 2:
         result[:, labels[0]] = 1.0
         return result
-    stacked = [features[other] for other in others]
-    x = vstack(stacked, format="csr") if issparse(stacked[0]) else np.concatenate(stacked)
     model: Any = SGDClassifier(
         loss="log_loss", alpha=PENALTY if issparse(x) else DENSE_PENALTY, average=True, max_iter=EPOCHS, tol=None,  # pyright: ignore[reportArgumentType]
         random_state=derive(seed, "labels") % (1 << 32),

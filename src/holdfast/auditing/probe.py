@@ -98,7 +98,7 @@ class NumberProbe(Probe):
         super().__init__((targets - (known.mean() if len(known) else 0.0)) / (spread if spread > 0 else 1.0))
 
     def predictions(self, training: Training, test: Any) -> np.ndarray:
-        x, y = _stacked(training)
+        x, y = stacked(training)
         fitted = Ridge(RIDGE, solver="sparse_cg" if issparse(x) else "auto").fit(x, y)
         return _bounded(np.asarray(fitted.predict(test)), y)
 
@@ -165,14 +165,15 @@ def _bounded(predicted: np.ndarray, y: np.ndarray) -> np.ndarray:
     return predicted.clip(y.min() - span, y.max() + span)
 
 
-def _stacked(training: Training) -> tuple[Any, np.ndarray]:
+def stacked(training: Training) -> tuple[Any, np.ndarray]:
+    """Return the features and the targets of all domains."""
     x, y = [features for features, _ in training], np.concatenate([targets for _, targets in training])
     return vstack(x, format="csr") if issparse(x[0]) else np.concatenate(x), y
 
 
 def _classified(training: Training, test: Any) -> np.ndarray:
     """Fit a linear support vector machine on codes (n,) and return the predicted codes of the test rows."""
-    x, y = _stacked(training)
+    x, y = stacked(training)
     if len(np.unique(y)) < 2:
         return np.full(test.shape[0], y[0])
     with quiet_fit():

@@ -281,11 +281,11 @@ def _adapted_model(
     record = replace(record, stages=[*saved.record.stages, *record.stages])
     return SavedModel.of(
         assembly, dataset, record, held_out.merge(HeldOut.of(new, valid_rows)), calibration=calibration,
-        reference=reference, sample=sample, **_kept(saved),
+        reference=reference, sample=sample, **_description(saved),
     )  # fmt: skip
 
 
-def _kept(saved: SavedModel) -> dict[str, Any]:
+def _description(saved: SavedModel) -> dict[str, Any]:
     """Return what a model keeps if it is trained on other data."""
     return {"classes": saved.classes, "columns": saved.columns, "forms": saved.forms}
 
@@ -346,7 +346,7 @@ def continue_training(saved: SavedModel, dataset: Dataset, *, device: torch.devi
         record, assembly = train(spec, episode, workspace, trained=saved.model, past=past)
     record = replace(record, stages=[*saved.record.stages, *record.stages])
     held_out = (saved.held_out or HeldOut({}, {})).merge(HeldOut.of(dataset, episode.stages[0].valid))
-    return SavedModel.of(assembly, dataset, record, held_out, sample=saved.sample, **_kept(saved))
+    return SavedModel.of(assembly, dataset, record, held_out, sample=saved.sample, **_description(saved))
 
 
 def _spec(before: Spec, dataset: Dataset, device: torch.device) -> Spec:

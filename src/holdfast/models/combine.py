@@ -25,13 +25,12 @@ from holdfast.models.mixture import (
     test_fields,
     weights_of,
 )
-from holdfast.models.soup import Network, State, average, best_first, choose_members
+from holdfast.models.soup import State, greedy_soup
 from holdfast.models.stored_runs import episode_of, read_run, stored_tensors
 from holdfast.protocols.plan import rows_of
 from holdfast.record import RunRecord, Scores
 from holdfast.run.train import outputs_path, weights_path
 from holdfast.run.workspace import Workspace
-from holdfast.spec import Spec
 from holdfast.stats.labels import CONSTANT, ENSEMBLE, SOUP, STACK, STACK_ENSEMBLE, configuration, grouped, is_simple
 from holdfast.stats.selection import train_validation
 from holdfast.stats.statistics import mean
@@ -168,11 +167,8 @@ def _soups(runs: Sequence[_Outputs], workspace: Workspace, task: Task) -> list[_
 def _soup(members: Sequence[_Outputs], states: Sequence[State], workspace: Workspace, task: Task) -> _Outputs:
     """Return the greedy soup of the seeds of one network on one target."""
     episodes = [episode_of(run.record, workspace) for run in members]
-    network = Network(Spec(**members[0].record.spec), episodes[0], workspace)
-    held_out = [rows_of(episode.stages[-1].valid) for episode in episodes]
-    order = best_first([run.record for run in members])
-    chosen = choose_members(states, held_out, order, workspace.dataset.y, network.outputs)
-    state, soup = average([states[i] for i in chosen]), [members[i] for i in chosen]
+    network, chosen, state = greedy_soup([run.record for run in members], states, episodes, workspace)
+    soup = [members[i] for i in chosen]
     temperature = float(np.mean([run.predictions.temperature for run in soup]))
     test = {
         part.domain: probabilities(network.outputs(state, part.rows), temperature)

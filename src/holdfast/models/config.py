@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import BadInput
-from holdfast.core.files import read_json
+from holdfast.core.files import LOCK_NAME, read_json
 from holdfast.core.limits import check_sizes
 from holdfast.core.settings import type_error
+from holdfast.models.versions import OPTIONAL, OWN, has_versions
 from holdfast.nn.model import OutputScale
 
 MAX_FILES = 10_000  # in a model folder
@@ -16,6 +17,7 @@ FORMAT = 1
 EXTENDED_FORMAT = 2  # of a folder with further members or stored examples, which change its predictions
 SHARED_FORMAT = 3  # of a member whose encoder another member stores
 FORMATS = (FORMAT, EXTENDED_FORMAT, SHARED_FORMAT)
+INCOMPLETE = (LOCK_NAME, "checkpoints", "recall.safetensors", *OWN, *OPTIONAL)  # files of an incomplete model folder
 AGAIN = "fit the model again"
 
 
@@ -79,3 +81,15 @@ def check_model(folder: Path) -> None:
             raise BadInput(f"{path} is a link out of the model folder: replace it with the file")
         if not (target.is_file() or target.is_dir()) or number > MAX_FILES:
             raise BadInput(f"{path} is not a regular file, or one of too many, in a model folder: remove it")
+
+
+def check_folder(folder: Path) -> None:
+    """Raise unless a folder is new, empty, or contains a complete or partial model."""
+    if folder.is_file():
+        raise BadInput(f"{folder} is a file: choose a folder with --out")
+    if has_versions(folder):
+        raise BadInput(f"{folder} is a model with several versions: choose a new folder with --out")
+    if folder.is_dir() and not all((folder / name).exists() for name in ("config.json", "record.json")):
+        others = sorted(p.name for p in folder.iterdir() if p.name not in INCOMPLETE and not p.name.endswith(".draft"))
+        if others:
+            raise BadInput(f"{folder} contains other files ({others[0]}): choose a new folder with --out")

@@ -139,13 +139,14 @@ class Calibrated:
         if self.method != "mondrian":
             ratio = np.ones(count) if self.ratio is None or features is None else self.ratio(features)
             return quantiles(self.scores, self.weights, self.unit * ratio, self.coverage)
-        order = np.argsort(self.domain, kind="stable")
-        known_codes, starts = np.unique(self.domain[order], return_index=True)
-        by_domain = zip(known_codes, np.split(self.scores[order], starts[1:]), strict=True)
-        own = {self.names[code]: _threshold(scores, self.coverage) for code, scores in by_domain}
-        largest = max((value for value in own.values() if math.isfinite(value)), default=math.inf)
-        known = {name: value for name, value in own.items() if math.isfinite(value)}
-        return np.asarray([known.get(name, largest) for name in (domains or [""] * count)])
+        own = {}
+        for code in np.unique(self.domain):
+            values = self.scores[self.domain == code]
+            (threshold,) = quantiles(values, np.ones(len(values)), np.ones(1), self.coverage).tolist()
+            if math.isfinite(threshold):
+                own[self.names[code]] = threshold
+        largest = max(own.values(), default=math.inf)
+        return np.asarray([own.get(name, largest) for name in (domains or [""] * count)])
 
 
 def scores(outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -166,12 +167,6 @@ def quantiles(values: np.ndarray, weights: np.ndarray, new: np.ndarray, coverage
     total, ranked = np.cumsum(weights[order]), np.append(values[order], np.inf)
     needed = coverage * (weights.sum() + new)
     return ranked[np.searchsorted(total, needed * (1 - 1e-12), side="left")]
-
-
-def _threshold(values: np.ndarray, coverage: float) -> float:
-    """Return the `quantiles` of values with equal weights, for one new example."""
-    rank = math.ceil(coverage * (len(values) + 1) * (1 - 1e-12))
-    return math.inf if rank > len(values) else float(np.partition(values, rank - 1)[rank - 1])
 
 
 @dataclass(frozen=True, eq=False)

@@ -255,12 +255,12 @@ class ExportModule(nn.Module):
         self, x: Tensor | None = None, numbers: Tensor | None = None, codes: Tensor | None = None,
         ids: Tensor | None = None, mask: Tensor | None = None, types: Tensor | None = None, image: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        present: list[Inputs] = [each for each in (x, image) if each is not None]
+        tensors: list[Inputs] = [each for each in (x, image) if each is not None]
         if ids is not None and mask is not None:
-            present.append(Tokens(ids, mask.bool(), types))
+            tensors.append(Tokens(ids, mask.bool(), types))
         if numbers is not None and codes is not None:
-            present.insert(0, Joint(numbers, codes))
-        return self._predictions(present[0] if len(present) == 1 else Joint(*present))
+            tensors.insert(0, Joint(numbers, codes))
+        return self._predictions(tensors[0] if len(tensors) == 1 else Joint(*tensors))
 
     def _predictions(self, x: Inputs) -> Tensor:
         if len(self.members) == 1:

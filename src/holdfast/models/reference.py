@@ -121,8 +121,8 @@ class Reference:
         if tree["format"] != FORMAT:
             raise TypeError(f"{path.name} has format {tree['format']}, this version reads {FORMAT}")
         kinds = {"projection": Projection, "columns": Columns}
-        parts = {name: from_tree(kind, tree[name]) for name, kind in kinds.items() if name in tree}
-        return from_tree(Reference, tree, domains=tuple(map(str, tree["domains"])), **parts)
+        nested = {name: from_tree(kind, tree[name]) for name, kind in kinds.items() if name in tree}
+        return from_tree(Reference, tree, domains=tuple(map(str, tree["domains"])), **nested)
 
 
 def fit_reference(

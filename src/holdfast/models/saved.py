@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from torch import Tensor
 from holdfast import catalog
 from holdfast.core.checkpoint import load_tensors, save_tensors
 from holdfast.core.errors import BadInput, Damaged
-from holdfast.core.files import LOCK_NAME, read_json, write_folder, write_text
+from holdfast.core.files import read_json, write_folder, write_text
 from holdfast.core.limits import ConstructionLimit
 from holdfast.core.settings import without_retired
 from holdfast.data.align import align_features, model_columns
@@ -32,6 +31,7 @@ from holdfast.data.readers.forms import to_json as forms_to_json
 from holdfast.data.readers.memory import Source
 from holdfast.data.sample import Sample, load_sample, save_sample
 from holdfast.data.splits import HeldOut
+from holdfast.models.arrays import OTHER_KIND, Outputs, Predicted, example_ids
 from holdfast.models.calibration import (
     Calibration,
     Observations,
@@ -47,6 +47,7 @@ from holdfast.models.config import (
     EXTENDED_FORMAT,
     FORMAT,
     SHARED_FORMAT,
+    check_folder,
     check_model,
     check_settings,
     checked_config,
@@ -59,7 +60,7 @@ from holdfast.models.left_out import LeftOut
 from holdfast.models.reference import FILE as REFERENCE
 from holdfast.models.reference import Reference
 from holdfast.models.shared import MEMBERS, WEIGHTS, Shared, changes_backbone, member_folder, shared_encoders, together
-from holdfast.models.versions import OWN, current_folder, has_versions
+from holdfast.models.versions import OWN, current_folder
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.small import check_side
 from holdfast.nn.decoding import Responder
@@ -72,11 +73,6 @@ from holdfast.tasks.base import ColumnTask, InferenceTask, Structured, Task
 
 SETS_OF_CLASSES = ("classify", "ordinal", "multilabel")  # tasks with one output per class
 WINDOW = 4096  # rows prepared and predicted at a time; the results do not depend on it
-OTHER_KIND = {
-    "classes": "has no class probabilities: use a classifier",
-    "numbers": "does not predict numbers: use a model of the task regress",
-    "labels": "does not predict sets of labels: use the task multilabel",
-}
 CALIBRATION, HELD_OUT, SAMPLE = "gauge.safetensors", "heldout.json", "sample.safetensors"
 RECALL = "recall.safetensors"  # stored examples that predictions read; it changes without a new version
 MODEL_FILES = (*OWN, CALIBRATION, SAMPLE, RECALL, LEFT_OUT, REFERENCE, MEMBERS)  # config.json is the first
@@ -87,36 +83,6 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {  # files that not ever
     "left_out": (LEFT_OUT, LeftOut.load),
     "reference": (REFERENCE, Reference.load),
 }
-INCOMPLETE = (LOCK_NAME, "checkpoints", *MODEL_FILES)  # what an incomplete model folder may contain
-
-
-class Predicted(NamedTuple):
-    """Predictions (n, k) of a model and of its first network, whose outputs are `outputs`.
-
-    They are probabilities of classes or labels, or numbers in the units of the target (n, 1) with the `ends` (n, 2) of
-    their intervals. If known, there are the percentiles (n,) and the encoder features (n, w).
-    """
-
-    values: np.ndarray
-    first: np.ndarray
-    outputs: np.ndarray
-    foreign: np.ndarray | None
-    undecided: np.ndarray | None
-    features: np.ndarray | None
-    ends: np.ndarray | None = None
-
-    @property
-    def probabilities(self) -> np.ndarray:
-        return self.values
-
-
-class Outputs(NamedTuple):
-    """Outputs of the network (n, k), and if known the percentiles (n,) and encoder features (n, w)."""
-
-    values: np.ndarray
-    foreign: np.ndarray | None
-    undecided: np.ndarray | None
-    features: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -200,7 +166,11 @@ class SavedModel:
         """Neck and expert layers, for exported and served models."""
         names = {"neck": self.record.spec["neck"], "experts": describe_experts(self.model.backbone)}
         if self.members:
-            names["members"] = [{"weight": weight, **member_names(saved)} for weight, saved in self.all_members]
+            specs = [(weight, saved.record.spec) for weight, saved in self.all_members]
+            names["members"] = [
+                {"weight": weight, **{name: str(spec[name]) for name in ("method", "encoder", "neck")}}
+                for weight, spec in specs
+            ]
         return names
 
     @property
@@ -385,9 +355,9 @@ class SavedModel:
             config["format"], encoder["shared"] = SHARED_FORMAT, shared.json()
         save_tensors(folder / WEIGHTS, weights)
         write_text(folder / "record.json", self.record.text())
-        members = [(weight, member_names(saved)) for weight, saved in self.all_members] if self.members else []
-        text = card(name, self.classes, self.record, members=members, left_out=self.left_out)
-        write_text(folder / "README.md", text)
+        members = [(each["weight"], each) for each in self.components.get("members", ())]
+        about = card(name, self.classes, self.record, members=members, left_out=self.left_out)
+        write_text(folder / "README.md", about)
         for part, file in ((self.calibration, CALIBRATION), (self.left_out, LEFT_OUT), (self.reference, REFERENCE)):
             if part is not None:
                 part.save(folder / file)
@@ -413,34 +383,11 @@ def _outputs_together(group: Sequence[SavedModel], raw: Raw, device: torch.devic
     return [saved._outputs(each) for saved, each in zip(group, values.split(widths, dim=1), strict=True)]
 
 
-def example_ids(raw: Raw, rows: Sequence[int] | None = None) -> list[str]:
-    """Return a hash of the content of each row."""
-    chosen = range(len(raw)) if rows is None else rows
-    return [hashlib.sha256(str(raw.digest(np.asarray([row]))).encode()).hexdigest()[:20] for row in chosen]
-
-
 class Member(NamedTuple):
     """A model whose predictions are averaged with this weight."""
 
     weight: float
     saved: SavedModel
-
-
-def member_names(saved: SavedModel) -> dict[str, str]:
-    """Return method, encoder and neck of a model."""
-    return {name: str(saved.record.spec[name]) for name in ("method", "encoder", "neck")}
-
-
-def check_folder(folder: Path) -> None:
-    """Raise unless a folder is new, empty, or contains a complete or partial model."""
-    if folder.is_file():
-        raise BadInput(f"{folder} is a file: choose a folder with --out")
-    if has_versions(folder):
-        raise BadInput(f"{folder} is a model with several versions: choose a new folder with --out")
-    if folder.is_dir() and not all((folder / name).exists() for name in ("config.json", "record.json")):
-        others = sorted(p.name for p in folder.iterdir() if p.name not in INCOMPLETE and not p.name.endswith(".draft"))
-        if others:
-            raise BadInput(f"{folder} contains other files ({others[0]}): choose a new folder with --out")
 
 
 def load_model(folder: Path) -> SavedModel:
@@ -486,12 +433,12 @@ def _load(folder: Path, earlier: Sequence[Model] = ()) -> SavedModel:
         shared.tie(model, earlier)
         model.recall = load_recall(folder / RECALL, width=model.width) if "recall" in config else None
         model.scale = checked_scale(config["scale"]) if spec.get("task") == "regress" else None
-        stored = {name: load(folder / file) for name, (file, load) in READERS.items() if (folder / file).exists()}
-        columns = tuple(config["columns"]) if "columns" in config else None
         forms = forms_from_json(config.get("forms", {}))
+        stored = {name: load(folder / file) for name, (file, load) in READERS.items() if (folder / file).exists()}
+        stored["columns"] = tuple(config["columns"]) if "columns" in config else None
     except Exception as error:  # an untrusted folder can make any step fail
         if isinstance(error, BadInput) and not isinstance(error, Damaged):
             raise
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadInput(f"{folder} is not a valid model folder ({first}): {AGAIN}") from error
-    return SavedModel(model.eval(), encoder, classes, record, columns=columns, forms=forms, **stored)
+    return SavedModel(model.eval(), encoder, classes, record, forms=forms, **stored)

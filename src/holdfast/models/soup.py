@@ -100,6 +100,16 @@ def choose_members(
     return chosen
 
 
+def greedy_soup(
+    records: Sequence[RunRecord], states: Sequence[State], episodes: Sequence[Episode], workspace: Workspace
+) -> tuple[Network, list[int], dict[str, Tensor]]:
+    """Return the network of some seeds, the members of their soup, and its weights."""
+    network = Network(Spec(**records[0].spec), episodes[0], workspace)
+    held_out = [rows_of(episode.stages[-1].valid) for episode in episodes]
+    chosen = choose_members(states, held_out, best_first(records), workspace.dataset.y, network.outputs)
+    return network, chosen, average([states[i] for i in chosen])
+
+
 def best_first(records: Sequence[RunRecord]) -> list[int]:
     """Return the order of runs by their mean validation score over source domains."""
     scores = [train_validation(record) for record in records]
@@ -115,13 +125,10 @@ def fit_soup(models: Sequence[SavedModel], dataset: Dataset, *, device: torch.de
     workspace = Workspace(dataset, device, cache)
     specs = [Spec(**model.record.spec) for model in models]
     episodes = [workspace.episodes(spec)[0] for spec in specs]
-    network = Network(specs[0], episodes[0], workspace)
     states = [{name: value.to(device) for name, value in model.model.state_dict().items()} for model in models]
-    order = best_first([model.record for model in models])
-    held_out = [rows_of(episode.stages[-1].valid) for episode in episodes]
-    chosen = choose_members(states, held_out, order, dataset.y, network.outputs)
+    network, chosen, state = greedy_soup([model.record for model in models], states, episodes, workspace)
     first, stage = models[chosen[0]], episodes[chosen[0]].stages[-1]
-    state, model = average([states[i] for i in chosen]), copy.deepcopy(first.model)
+    model = copy.deepcopy(first.model)
     model.load_state_dict(state)
     network.load(state)
     seed = specs[chosen[0]].seed

@@ -42,8 +42,8 @@ def read_run(record: RunRecord, workspace: Workspace, *, like: RunRecord | None 
         return None
     episode = episode_of(like or record, workspace)
     rows = {
-        split: {part.domain: part.rows for part in parts if f"{split}/{part.domain}" in tensors}
-        for split, parts in zip(SPLITS, (episode.stages[-1].valid, episode.stages[-1].test), strict=True)
+        split: {part.domain: part.rows for part in domains if f"{split}/{part.domain}" in tensors}
+        for split, domains in zip(SPLITS, (episode.stages[-1].valid, episode.stages[-1].test), strict=True)
     }
     outputs = {split: {name: tensors[f"{split}/{name}"].numpy() for name in own} for split, own in rows.items()}
     return StoredRun(episode, rows, outputs, tensors[SCALE].tolist() if SCALE in tensors else None)

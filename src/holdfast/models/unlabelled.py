@@ -146,8 +146,8 @@ def correct_class_mix(
         return ()
     temperature = temperature_of(calibration)
     known, target = (
-        softmax(_outputs(assembly, parts).astype(np.float64) / temperature, axis=1)
-        for parts in (stage.valid, stage.unlabelled)
+        softmax(_outputs(assembly, groups).astype(np.float64) / temperature, axis=1)
+        for groups in (stage.valid, stage.unlabelled)
     )
     y = assembly.examples.targets(torch.from_numpy(rows_of(stage.valid))).cpu().numpy()
     shift = estimate_shift(known, y, domain_codes(stage.valid), target, seed=seed)
@@ -162,9 +162,9 @@ def correct_class_mix(
     return (f"predictions are corrected for the class mix of the unlabelled examples ({mix})",)
 
 
-def domain_codes(parts: Sequence[Part]) -> np.ndarray:
+def domain_codes(groups: Sequence[Part]) -> np.ndarray:
     """Return the number of the part (n,) that each of its rows belongs to."""
-    return np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    return np.repeat(np.arange(len(groups)), [len(part) for part in groups])
 
 
 def add_to_biases(model: Model, change: np.ndarray) -> None:

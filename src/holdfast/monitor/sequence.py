@@ -200,9 +200,10 @@ def _binned(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 def _compare_bins(name: str, own: np.ndarray, known: np.ndarray) -> Finding | None:
     """Compare binned values by the test of Kolmogorov and Smirnov at the edges of the bins."""
-    if min(own.sum(), known.sum()) < MIN_ROWS:
+    counts = np.stack([own, known])
+    if counts.sum(axis=1).min() < MIN_ROWS:
         return None
-    distance, p = ks_test_of_counts(own, known)
+    distance, p = ks_test_of_counts(counts)
     return Finding(name, distance, None, None, p)
 
 

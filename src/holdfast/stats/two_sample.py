@@ -24,11 +24,12 @@ def ks_test(one: np.ndarray, other: np.ndarray, *, size: int | None = None) -> t
     return distance, _ks_p(distance, len(one), len(other) if size is None else size)
 
 
-def ks_test_of_counts(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
-    """Return distance and p value of two samples from their counts (c,) per ordered value or bin."""
-    n, m = int(one.sum()), int(other.sum())
-    distance = float(np.abs(np.cumsum(one) / n - np.cumsum(other) / m).max())
-    return distance, _ks_p(distance, n, m)
+def ks_test_of_counts(counts: np.ndarray) -> tuple[float, float]:
+    """Return distance and p value of two samples from their counts (2, c) per ordered value or bin."""
+    sizes = counts.sum(axis=1)
+    shares = np.cumsum(counts, axis=1) / sizes[:, None]
+    distance = float(np.abs(shares[0] - shares[1]).max())
+    return distance, _ks_p(distance, *sizes.tolist())
 
 
 def _ks_p(distance: float, n: int, m: int) -> float:
