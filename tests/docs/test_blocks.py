@@ -18,7 +18,7 @@ import typer.main
 from PIL import Image
 
 from holdfast.catalog.protocols import PLANS, SELECTIONS
-from holdfast.cli import ClickException, app, main
+from holdfast.cli import ClickException, add_commands, app, main
 from holdfast.data.readers.columns import PAIRS, SYNONYMS
 from studies import guide
 from tests.annotated import tagged_sentences, write_conll, write_corpus, write_names, write_questions
@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
 DOCS += sorted((ROOT / "docs").rglob("*.md"))
 NAMES = [str(path.relative_to(ROOT)) for path in DOCS]
+add_commands()
 COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
 
 # commands whose options are parsed and checked without running them, with the reason

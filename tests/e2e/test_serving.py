@@ -50,7 +50,7 @@ def test_errors_are_one_sentence(holdfast, model, tmp_path):
         (("serve", model, "--port", 99999), "99999"),
         (("export", model, "model.onnx"), "bilstm"),
         (("export", model, "model.txt"), ".onnx"),
-        (("fit", "none.csv", "--log", "paper"), "none.csv"),
+        (("fit", "none.csv", "--log", "paper"), "paper"),
     ):
         ran = holdfast(*words)
         assert ran.code == 2, words

@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from holdfast.report.table import rows
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as fixed_seed
 
@@ -39,6 +38,7 @@ from holdfast.run.settings import make_spec
 from holdfast.serve.app import make_app
 from holdfast.serve.requests import Limits
 from holdfast.serve.service import Service
+from holdfast.stats.table import tabulate
 from tests.property.bodies import bodies, small_model
 from tests.property.strategies import tables
 from tests.property.user_tables import faulty_table, good_rows
@@ -118,7 +118,7 @@ def _decode(path: Path, content: bytes) -> None:
 
 def _record(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    rows([read_record(path)], "accuracy")
+    tabulate([read_record(path)], "accuracy")
 
 
 def _settings(path: Path, content: bytes) -> None:

@@ -133,7 +133,8 @@ class Dataset:
 
     def with_notes(self, *notes: str) -> Dataset:
         """Return the data set with further messages for the user; empty ones are left out."""
-        return replace(self, notes=(*self.notes, *filter(None, notes)))
+        added = tuple(filter(None, notes))
+        return replace(self, notes=(*self.notes, *added)) if added else self
 
     def recoded(self, classes: Sequence[str], codes: Sequence[int] | np.ndarray) -> Dataset:
         """Return the data set with other classes; `codes` has the new code of each class, and -1 stays."""

@@ -35,7 +35,7 @@ from holdfast.spec import Spec
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """What to train: a method, an encoder and their settings; values of None or `auto` follow the data."""
+    """A method, an encoder and their settings; values of None or `auto` follow the data."""
 
     method: str = "erm"
     encoder: str = "auto"

@@ -82,7 +82,8 @@ def test_single_sources_have_no_gate_and_only_memory_attention_can_be_hidden(fol
 
 def test_memory_equal_to_the_own_states_changes_nothing(folders):
     """The memory holds the input of layer 2, so half of the attention goes to it without any effect."""
-    model, examples = gmap(folders, memory="own", strategy="single", layers=[2], source=1)
+    model, examples = gmap(folders, memory="own", strategy="single", layers=[2])
+    model.backbone.companion.reads = {1: (1,)}
     view = view_general(model, examples, np.arange(10))
     assert view is not None
     np.testing.assert_allclose(view.mass, 0.5, atol=1e-4)

@@ -196,15 +196,16 @@ def start(jobs):
     print(jobs, "torch" in sys.modules)
     raise SystemExit
 
-importlib.import_module(f"holdfast.cli.{sys.argv[1]}").start_early = start
+importlib.import_module(sys.argv.pop(1)).start_early = start
 from holdfast.cli import main
 main()
 """
 
 
-@pytest.mark.parametrize("command", ["compare", "sweep", "reproduce"])
-def test_commands_start_the_process_before_they_import_torch(command):
-    words = [sys.executable, "-c", EARLY, command, "data", "--jobs", "3"]
+@pytest.mark.parametrize("module", ["holdfast.cli.compare", "holdfast.cli.sweep", "lab.recipes.command"])
+def test_commands_start_the_process_before_they_import_torch(module):
+    command = "reproduce" if module.startswith("lab") else module.rpartition(".")[2]
+    words = [sys.executable, "-c", EARLY, module, command, "data", "--jobs", "3"]
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "3 False\n"
 
 

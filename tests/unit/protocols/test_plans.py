@@ -120,7 +120,7 @@ def test_joint_training_has_the_rows_of_a_stream(seed, names):
 
 def test_joint_training_keeps_marked_splits():
     split = np.tile([0, 0, 0, 1, 2], 32)
-    data = type(DATA)(**{**vars(DATA), "split": split})
+    data = replace(DATA, split=split)
     (joint,) = Joint().episodes(rows_by_domain(data), 0)
     (stream,) = Stream().episodes(rows_by_domain(data), 0)
     assert rows(joint.stages[0].test) == rows(stream.stages[0].test)
