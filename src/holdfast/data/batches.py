@@ -145,6 +145,12 @@ class Examples:
     a long text, the inputs of the i-th example are the rows from `starts[i]` to `starts[i + 1]`.
     """
 
+    store: Store
+    y: Tensor | Ragged
+    index: dict[str, int]  # domain -> its place among the domains
+    device: torch.device
+    starts: Tensor | None
+
     def __init__(
         self, store: Store, y: Tensor | Ragged, domains: Sequence[str], *,
         device: torch.device | str = "cpu", starts: Tensor | None = None,
