@@ -64,7 +64,7 @@ class LeaveGroupsOut:
     """
 
     folds: int = 5  # at most one per target
-    valid: float = 0.2
+    valid: float | None = None  # default: `validation_share`
     targets: tuple[str, ...] = ()  # default: all domains
     scored: str = "test"  # split of the targets that is scored, where the data has splits: test or valid
 

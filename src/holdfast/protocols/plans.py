@@ -13,6 +13,7 @@ from holdfast.defaults import FEW_DOMAINS
 from holdfast.protocols.plan import Episode, Stage, check_domain_names, require_domains
 
 Parts = tuple[Part, ...]
+VALID, VALID_ROWS, LEAST_VALID = 0.2, 1000, 0.05  # share of the rows that validate, at most; rows; share at least
 
 
 def _split(groups: Sequence[DomainRows | Part], valid: float, seed: int) -> tuple[Parts, Parts]:
@@ -37,12 +38,22 @@ def _split_three(groups: Sequence[DomainRows], valid: float, test: float, seed: 
     return tuple(t for t, _, _ in triples), tuple(v for _, v, _ in triples), tuple(s for _, _, s in triples)
 
 
+def validation_share(groups: Sequence[DomainRows]) -> float:
+    """Return the share of the rows that validate by default: a fifth, and of large data about `VALID_ROWS` rows.
+
+    The rest trains: a model that is compared with one trained on all rows must not lose more of them than needed.
+    """
+    return min(VALID, max(LEAST_VALID, VALID_ROWS / max(1, sum(len(group.rows) for group in groups))))
+
+
 def unseen_stage(
-    sources: Sequence[DomainRows], targets: Sequence[DomainRows], *, valid: float, seed: int, oracle: bool,
+    sources: Sequence[DomainRows], targets: Sequence[DomainRows], *, valid: float | None, seed: int, oracle: bool,
     inside: bool = False, scored: str = "test",
 ) -> Stage:  # fmt: skip
-    """Train on the sources and score on the targets; the oracle gets a share `valid` of every target."""
-    train, chosen = _split(sources, valid, seed)
+    """Train on the sources and score on the targets; the oracle gets a share of every target, `VALID` by default."""
+    share = VALID if inside else validation_share(sources)
+    train, chosen = _split(sources, share if valid is None else valid, seed)
+    valid = VALID if valid is None else valid
     test: Parts = tuple(target.test_part(scored) for target in targets)
     shown: Parts = ()
     if oracle or inside:
@@ -54,7 +65,7 @@ def unseen_stage(
 class LeaveOneOut:
     """One episode per target domain: train and select on the other domains, score on the target."""
 
-    valid: float = 0.2
+    valid: float | None = None  # default: `validation_share`, or with `inside` the share of DomainBed, 0.2
     targets: tuple[str, ...] = ()  # default: all domains
     inside: bool = False  # score on the target's in split, as DomainBed does: the rows that the oracle does not get
     scored: str = "test"  # split of the target that is scored, where the data has splits: test or valid
@@ -183,17 +194,19 @@ def _shuffled_folds(group: DomainRows, folds: int, seed: int) -> list[np.ndarray
 class AllDomains:
     """One episode on all domains, by default without test rows: for a model that will be deployed."""
 
-    valid: float = 0.2
+    valid: float | None = None  # default: `validation_share`, or with test rows 0.2
     test: float = 0.0
 
     def episodes(self, domains: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
         if self.test:
-            yield Episode("all", (Stage(*_split_three(list(domains.values()), self.valid, self.test, seed)),))
+            valid = VALID if self.valid is None else self.valid
+            yield Episode("all", (Stage(*_split_three(list(domains.values()), valid, self.test, seed)),))
             return
         selecting = {name: rows for name, rows in domains.items() if rows.validation_only()}
         if len(selecting) == len(domains):  # no domain is left to train on, which the split below reports
             selecting = {}
-        train, valid = _split([rows for name, rows in domains.items() if name not in selecting], self.valid, seed)
+        groups = [rows for name, rows in domains.items() if name not in selecting]
+        train, valid = _split(groups, validation_share(groups) if self.valid is None else self.valid, seed)
         valid += tuple(Part(name, rows.splits["valid"]) for name, rows in selecting.items())
         yield Episode("all", (Stage(train, valid, ()),))
 

@@ -11,6 +11,7 @@ from holdfast.core.errors import BadInput
 from holdfast.data.splits import DomainRows, Part, rows_by_domain
 from holdfast.data.synthetic import world
 from holdfast.protocols.plan import Episode, rows_of, score_known_classes
+from holdfast.protocols.groups import LeaveGroupsOut
 from holdfast.protocols.plans import AllDomains, GivenSplit, Joint, KFold, LeaveOneOut, SingleSource, Stream
 
 DATA = world("vector", "rotation", domains=4, size=40, classes=2, seed=0)
@@ -46,6 +47,27 @@ def test_a_domain_with_only_validation_rows_selects_and_does_not_train():
 def test_all_domains_without_marks_are_split():
     stage = stage_of(AllDomains(), THREE["a"], THREE["b"])
     assert [len(part) for part in (*stage.train, *stage.valid)] == [8, 8, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("size", "settings", "held"),
+    [(2000, {}, 400), (5000, {}, 500), (40_000, {}, 2000), (5000, {"valid": 0.2}, 1000), (5000, {"inside": True}, 1000)],
+)
+def test_large_data_validates_with_about_a_thousand_rows(size, settings, held):
+    big = {name: DomainRows(name, np.arange(size * i, size * (i + 1)), {}) for i, name in enumerate("abc")}
+    plans = [LeaveOneOut(**settings)]
+    if "inside" not in settings:
+        plans += [LeaveGroupsOut(folds=3, **settings)]
+    for plan in plans:
+        stage = next(iter(plan.episodes(big, 0))).stages[0]
+        assert [len(part) for part in stage.valid] == [held, held]  # of two sources
+        assert [len(part) for part in stage.train] == [size - held] * 2
+
+
+def test_the_model_for_deployment_trains_on_what_does_not_validate():
+    big = [DomainRows("a", np.arange(8000), {}), DomainRows("b", np.arange(8000, 10_000), {})]
+    assert [len(part) for part in stage_of(AllDomains(), *big).valid] == [800, 200]
+    assert [len(part) for part in stage_of(AllDomains(test=0.5), *big).valid] == [800, 200]  # of the other half
 
 
 @pytest.mark.parametrize(
