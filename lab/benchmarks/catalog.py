@@ -18,6 +18,7 @@ _ABOUT = {  # function in lab.benchmarks, description
     "domainbed": (
         "domainbed:run", "`compare` end to end, compared with a loop like that of DomainBed on the same images"),
     "gpu": ("gpu:run", "training steps of ResNet-50 and ViT-S/16, and small runs at once, compared with one by one"),
+    "kernels": ("kernels:run", "training steps of complete networks without one module of GPU kernels at a time"),
     "scaling": ("scaling:run", "growth of cost with steps, batch, domains, slots, experts and runs, as exponents"),
     "serve": ("serve:run", "server with 32 clients, compared with offline prediction"),
     "simple": ("simple:run", "simple baselines of a comparison, compared with scikit-learn on the same rows"),

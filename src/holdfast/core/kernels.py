@@ -40,9 +40,21 @@ def fused(name: str, tensor: Tensor) -> Any:
     return kernels(name, tensor) if _fused.value else None
 
 
-@functools.cache
+_left_out: ScopedValue[tuple[str, ...]] = ScopedValue()
+
+
+def without_kernels(*names: str) -> AbstractContextManager[None]:
+    """Let layers use plain torch instead of these kernel modules inside, to measure what the modules gain."""
+    return _left_out.bind(names)
+
+
 def usable(name: str, device: torch.device, dtype: torch.dtype) -> Any:
     """Return the kernel module `name` if it supports tensors of this dtype on this GPU, else None."""
+    return None if _left_out.value and name in _left_out.value else _supported(name, device, dtype)
+
+
+@functools.cache
+def _supported(name: str, device: torch.device, dtype: torch.dtype) -> Any:
     module = _module(name) if _compiles(device) else None
     return module if module is not None and dtype in module.DTYPES else None
 
