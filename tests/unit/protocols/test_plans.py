@@ -10,8 +10,8 @@ import pytest
 from holdfast.core.errors import BadInput
 from holdfast.data.splits import DomainRows, Part, rows_by_domain
 from holdfast.data.synthetic import world
-from holdfast.protocols.plan import Episode, rows_of, score_known_classes
 from holdfast.protocols.groups import LeaveGroupsOut
+from holdfast.protocols.plan import Episode, rows_of, score_known_classes
 from holdfast.protocols.plans import AllDomains, GivenSplit, Joint, KFold, LeaveOneOut, SingleSource, Stream
 
 DATA = world("vector", "rotation", domains=4, size=40, classes=2, seed=0)
@@ -51,7 +51,13 @@ def test_all_domains_without_marks_are_split():
 
 @pytest.mark.parametrize(
     ("size", "settings", "held"),
-    [(2000, {}, 400), (5000, {}, 500), (40_000, {}, 2000), (5000, {"valid": 0.2}, 1000), (5000, {"inside": True}, 1000)],
+    [
+        (2000, {}, 400),
+        (5000, {}, 500),
+        (40_000, {}, 2000),
+        (5000, {"valid": 0.2}, 1000),
+        (9000, {"inside": True}, 1800),
+    ],
 )
 def test_large_data_validates_with_about_a_thousand_rows(size, settings, held):
     big = {name: DomainRows(name, np.arange(size * i, size * (i + 1)), {}) for i, name in enumerate("abc")}
