@@ -9,6 +9,7 @@ LONG = 128  # tokens up to which two cores encode 40 to 150 texts per second; of
 FEWEST_ENCODED = 125  # of the longest texts
 LIGHT_ROWS = 8000  # tables, vectors and graphs, and features that are cheap
 TUNED_ROWS = {"cpu": 2000, "cuda": 4000}  # texts and images whose encoder learns
+TUNED_IMAGES = 2000  # images whose encoder learns, of which a step on 96 takes up to 40 ms on a GPU
 GRAPH_ROWS = 500  # graphs without a GPU, of which a step takes 30 to 100 ms
 FEW_DOMAINS = 8  # up to this number, every domain is a target of its own, and every step has all training domains
 DOMAINS_PER_STEP = 8  # domains in a step, where there are more
@@ -42,7 +43,7 @@ def first_sample(kind: str, *, tuned: bool, pretrained: bool, device: str, token
     if kind not in ("text", "image", "mixed"):
         return LIGHT_ROWS
     if tuned:
-        return TUNED_ROWS[device]
+        return min(TUNED_ROWS[device], TUNED_IMAGES) if kind == "image" else TUNED_ROWS[device]
     if not pretrained:
         return LIGHT_ROWS
     halvings = math.ceil(math.log2(tokens / LONG)) if kind == "text" and tokens > LONG and device == "cpu" else 0

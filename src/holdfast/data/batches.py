@@ -212,6 +212,14 @@ class Examples:
         for at in islice(chunks, parallel.rank(), None, parallel.world_size()) if shared else chunks:
             yield at, *self.inputs_and_targets(chosen[at])
 
+    @property
+    def fills_batches(self) -> bool:
+        """Whether batches are filled with copies of their last example: images on a GPU.
+
+        For every new size of a batch, cuDNN prepares each convolution of a network, which takes seconds.
+        """
+        return self.device.type == "cuda" and isinstance(self.store, TensorStore) and self.store.data.ndim > 2
+
     @torch.no_grad()
     def map(
         self, function: Callable[..., Tensor], rows: np.ndarray, tick: Callable[[int], None] | None = None, *,
@@ -221,9 +229,12 @@ class Examples:
 
         With `shared`, all processes of a run must call it; each computes some of the rows and all get the result.
         """
-        results = []
+        results, own = [], prediction_batch is None and self.fills_batches
         for at, x, y in self.iter_batches(rows, prediction_batch=prediction_batch, shared=shared):
-            results.append((at, (function(x, y) if targets else function(x)).float()))
+            if own and len(at) < IMAGES_PER_BATCH:
+                fill = torch.arange(IMAGES_PER_BATCH, device=self.device).clamp(max=len(at) - 1)
+                x, y = inputs.take(x, fill), inputs.take(y, fill)
+            results.append((at, (function(x, y) if targets else function(x)).float()[: len(at)]))
             if tick is not None:
                 tick(len(at))
         results = [(at, value.cpu()) for at, value in results]

@@ -122,11 +122,9 @@ class MovingAverage(Wrapper):
     def _update_buffers(self, share: float) -> None:
         """Copy the buffers of the network in training; those of batch norm are averaged if `statistics` is mean."""
         stored = running_statistics(self.mean) if self.settings.statistics == "mean" else []
-        means = [tensor.clone() for tensor in stored]
-        copy_buffers(self.mean, self.model)
+        copy_buffers(self.mean, self.model, but=stored)
         if stored:
-            blend(means, stored, share)
-            torch._foreach_copy_(stored, means)
+            blend(stored, running_statistics(self.model), share)
 
 
 class SWAD(Wrapper):
@@ -239,10 +237,12 @@ def running_statistics(network: nn.Module) -> list[Tensor]:
 
 
 @torch.no_grad()
-def copy_buffers(target: nn.Module, source: nn.Module) -> None:
-    """Copy all buffers of one network to a copy of it."""
+def copy_buffers(target: nn.Module, source: nn.Module, *, but: Sequence[Tensor] = ()) -> None:
+    """Copy all buffers of one network to a copy of it, without those of the copy in `but`."""
     pairs: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}  # one batched copy takes tensors of equal dtypes
+    left_out = set(map(id, but))
     for copied, original in zip(target.buffers(), source.buffers(), strict=True):
-        pairs.setdefault(copied.dtype, []).append((copied, original))
+        if id(copied) not in left_out:
+            pairs.setdefault(copied.dtype, []).append((copied, original))
     for group in pairs.values():
         torch._foreach_copy_([copied for copied, _ in group], [original for _, original in group])

@@ -11,6 +11,7 @@ import torch
 
 from holdfast.core import inputs
 from holdfast.core.environment import VERSION
+from holdfast.data.batches import IMAGES_PER_BATCH
 from holdfast.nn.macs import try_count_macs
 from holdfast.nn.model import Model
 from holdfast.protocols.plan import Episode
@@ -47,7 +48,8 @@ def _macs(network: Model, assembly: Assembly, workspace: Workspace) -> int | Non
     assert assembly.method is not None
     first = torch.zeros(1, dtype=torch.long)
     if type(assembly.method.deployed.backbone) is type(assembly.encoder):
-        x = assembly.examples.inputs(first)
+        # in copies, where another size of a batch takes seconds
+        x = assembly.examples.inputs(first.repeat(IMAGES_PER_BATCH) if assembly.examples.fills_batches else first)
     else:  # the examples are features of a frozen encoder
         raw = workspace.dataset.raw.take(first.numpy(), size=assembly.encoder.size)
         x = inputs.to(assembly.encoder.prepare(raw).take(first), workspace.device)

@@ -63,3 +63,19 @@ def test_a_large_set_is_copied_from_pinned_memory(monkeypatch):
         assert torch.equal(y.cpu(), at)
     values = examples.map(lambda x: x.sum(1), np.arange(4000)[::-1].copy())
     assert torch.equal(values, data.sum(1).flip(0))
+
+
+def test_batches_of_images_that_are_filled_give_the_same_values(monkeypatch):
+    """On a GPU every batch of images has the same size."""
+    images = torch.arange(600 * 12, dtype=torch.float32).view(600, 3, 2, 2)
+    examples, rows = Examples(TensorStore(images), torch.arange(600), ()), np.arange(599, 0, -2)
+    sizes = []
+
+    def function(x, y):
+        sizes.append((len(x), len(y)))
+        return x.sum((1, 2, 3)) + y
+
+    plain = examples.map(function, rows, targets=True)
+    monkeypatch.setattr(Examples, "fills_batches", True)
+    assert torch.equal(examples.map(function, rows, targets=True), plain)
+    assert sizes == [(256, 256), (44, 44), (256, 256), (256, 256)]
