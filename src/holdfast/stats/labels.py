@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.catalog.encoders import GENERAL
+from holdfast.catalog.methods import METHODS
 from holdfast.record import RunRecord
 
 BASELINE = "erm"
@@ -114,7 +115,7 @@ def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
     readers = _general_readers(flat)
     trained = [flat[key] for key, spec in specs.items() if spec["method"] not in (*SIMPLE, *COMBINED)]
     always = [k for k in ALWAYS if len({settings.get(k) for settings in trained}) > 1]
-    necks = {key: f" + {GENERAL}{text}" if key in readers else text for key, text in _neck_labels(flat).items()}
+    necks = {key: f" + {GENERAL}{text}" if key in readers else text for key, text in _neck_labels(specs, flat).items()}
     if {necks[key] for key, spec in specs.items() if spec["method"] not in (*SIMPLE, *COMBINED)} == {NEUTRAL}:
         necks = dict.fromkeys(necks, "")
     labels: dict[str, str] = {}
@@ -148,11 +149,19 @@ def _general_readers(flat: dict[str, dict[str, str]]) -> set[str]:
     return readers
 
 
-def _neck_labels(flat: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+def _own_neck_settings(spec: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Return names and values of the settings that the method itself gives to its neck."""
+    entry = METHODS.get(str(spec["method"]))
+    own = {} if entry is None else {**entry.neck_args, **entry.tuned_neck_args}
+    return set(_flatten({"neck_args": own}).items())
+
+
+def _neck_labels(specs: Mapping[str, Mapping[str, Any]], flat: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Map configuration to the text on its neck: ` + memory frozen slots=64`, empty without a neck.
 
-    Settings of a neck are shown if records with this neck differ in them.
+    Settings of a neck are shown if records with this neck differ in them; a method's own settings for it are not.
     """
+    flat = {key: dict(settings.items() - _own_neck_settings(specs[key])) for key, settings in flat.items()}
     labels = dict.fromkeys(flat, "")
     necks = {key: settings["neck"] for key, settings in flat.items() if settings.get("neck", "none") not in NO_NECK}
     for key, neck in necks.items():

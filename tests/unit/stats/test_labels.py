@@ -39,6 +39,12 @@ def test_labels_have_the_neck_settings_that_differ():
     assert list(grouped(runs)) == ["erm", "erm + memory slots=8", "erm + memory slots=16"]
     alone = [run("erm", "memory", neck_args=small), run("mil", "memory", neck_args=large)]
     assert list(grouped(alone)) == ["erm + memory slots=8", "mil + memory slots=16"]
+    own = run("mil", "memory", neck_args={"fusion": "interpolate", "share": 0.5, "query_norm": True})
+    assert list(grouped([run("erm", "memory"), own])) == ["erm + memory", "mil + memory"]
+    assert list(grouped([own, run("mil", "memory", neck_args={"share": 0.1})])) == [
+        "mil + memory",
+        "mil + memory share=0.1",
+    ]
 
 
 def test_labels_have_other_settings_that_differ():
