@@ -41,15 +41,18 @@ class Network:
 
 _VIT: dict[str, Any] = {"encoder": "vit-s/16", "tune": "full", "encoder.size": 224}
 _TEXT: dict[str, Any] = {"encoder": "minilm", "tune": "full"}
+_RESNET: dict[str, Any] = {"encoder": "resnet50", "tune": "full", "encoder.size": 224}
+_AUGMENT = "holdfast.data.augment_kernels"
 NETWORKS = {
     "ViT-S/16": Network("image", "rotation", _VIT, ("norm", "attention"), 54),
     "GMoE, top 1": Network("image", "rotation", {**_VIT, "neck": "experts", "neck.top": 1}, ("experts",), 54),
     "GMoE, top 2": Network("image", "rotation", {**_VIT, "neck": "experts", "neck.top": 2}, ("experts",), 54),
-    "ResNet-50": Network("image", "rotation", {"encoder": "resnet50", "tune": "full", "encoder.size": 224}, ("norm",)),
+    "ResNet-50": Network("image", "rotation", _RESNET, ("norm",)),
     "ResNet-18, augmented": Network(
-        "image", "rotation", {"encoder": "resnet18", "tune": "full", "augment": "crop-flip"},
-        ("holdfast.data.augment_kernels",),
+        "image", "rotation", {"encoder": "resnet18", "tune": "full", "augment": "crop-flip"}, (_AUGMENT,)
     ),
+    "ResNet-50, augmented": Network("image", "rotation", {**_RESNET, "augment": "domainbed"}, (_AUGMENT,)),
+    "ViT-S/16, augmented": Network("image", "rotation", {**_VIT, "augment": "domainbed"}, (_AUGMENT,), 54),
     "MiniLM": Network("text", "vocabulary", _TEXT, ("norm", "attention")),
     "MiniLM with a memory": Network("text", "vocabulary", {**_TEXT, "neck": "memory"}, ("memory",)),
     "MiniLM with product keys": Network("text", "vocabulary", {**_TEXT, "neck": "product-memory"}, ("memory",)),
