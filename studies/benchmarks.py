@@ -93,8 +93,8 @@ def extrapolation(nodes: int = 100, cpus: int = 8, runs: int = 10_000, seconds: 
 TABLES: dict[str, Callable[[], list[str]]] = {
     name: partial(ratios, name)
     for name in (
-        "loop", "cache", "methods", "read", "mil", "recurrent", "hma", "gmap", "experts", "kernels", "serve", "engines", "cluster",
-        "serve-watch", "tables", "domainbed", "gpu", "scaling",
+        "loop", "cache", "methods", "read", "mil", "recurrent", "hma", "gmap", "experts", "kernels", "serve",
+        "engines", "cluster", "serve-watch", "tables", "domainbed", "gpu", "scaling",
     )
 }  # fmt: skip
 TABLES["expert-variants"] = expert_variants
