@@ -175,7 +175,7 @@ def compare(
     remarks = [
         *analysis_notes(summary.records, analyses),
         *failure_notes(board.failures),
-        *(text for text in (unmatched, schedule.note, sample_note(groups, len(dataset))) if text),
+        *(text for text in (unmatched, schedule.note, sample_note(summary.shown.groups, len(dataset))) if text),
         *rate_notes(choices),
         *(f"{label} is not chosen: {COLLAPSED}" for label, group in groups.items() if is_collapsed(group)),
     ]
@@ -290,7 +290,11 @@ def sample_note(groups: Groups, total: int) -> str:
     by_size: dict[int, list[str]] = {}
     for label, rows in sizes.items():
         by_size.setdefault(rows, []).append(label)
-    texts = [f"{rows:,} rows: {', '.join(labels)}" for rows, labels in sorted(by_size.items()) if rows < total]
+    texts = [
+        f"{rows:,} rows for {', '.join(label.removesuffix(f' ({rows:,} rows)') for label in labels)}"
+        for rows, labels in sorted(by_size.items())
+        if rows < total
+    ]
     return f"trained and tested on a stratified sample of the {total:,} rows: {'; '.join(texts)}"
 
 

@@ -218,6 +218,7 @@ def test_large_data_is_first_compared_on_a_sample(tmp_path, monkeypatch):
             sizes = record.stages[0]["sizes"]
             assert sum(sum(each.values()) for each in sizes.values()) == (record.spec.get("rows") or 300)
     assert done.decision is not None
+    assert not any("stratified sample" in note for note in done.notes)  # the table shows runs on all rows
 
 
 def test_a_sample_is_noted_if_the_time_ends_before_all_rows(tmp_path, monkeypatch, time_left):
@@ -229,7 +230,7 @@ def test_a_sample_is_noted_if_the_time_ends_before_all_rows(tmp_path, monkeypatc
 
     done = run(tmp_path, data=LARGE, budget="5m", watch=TimeEnds())
     assert {record.spec.get("rows") for record in done.records} == {60}
-    assert any("trained and tested on a stratified sample of the 300 rows: 60 rows: " in note for note in done.notes)
+    assert any("trained and tested on a stratified sample of the 300 rows: 60 rows for " in note for note in done.notes)
 
 
 def test_finished_runs_are_saved_as_an_ensemble_if_the_model_does_not_fit_into_the_time(
