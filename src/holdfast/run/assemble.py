@@ -35,6 +35,7 @@ from holdfast.spec import Spec
 from holdfast.tasks.base import Structured, Task
 from holdfast.tasks.regress import Regress
 
+FITTED = 256  # rows that the encoder of a constant baseline is fitted to, about: its features are not read
 START = 1 / 3  # of the steps, where `average=moving` begins
 
 
@@ -144,7 +145,8 @@ def _encoder_and_task(
     spec: Spec, rows: np.ndarray, workspace: Workspace, trained: Model | None
 ) -> tuple[Backbone, Task, bool]:
     """Return encoder and task, and whether the run reads cached features of the frozen encoder."""
-    encoder = workspace.shared_encoder(spec, partial(_encoder, spec, workspace.dataset, rows, trained))
+    fitted = rows if encodes(spec) or spec.tune != "frozen" or len(rows) <= FITTED else rows[:: len(rows) // FITTED]
+    encoder = workspace.shared_encoder(spec, partial(_encoder, spec, workspace.dataset, fitted, trained))
     task: Task = catalog.build("tasks", spec.task, options=spec.task_args)
     targets = workspace.dataset.targets
     task = task.bound(None if targets is None else targets[rows], None if trained is None else trained.scale)

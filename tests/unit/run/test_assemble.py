@@ -57,6 +57,13 @@ def test_the_most_frequent_class_needs_no_features(texts, bert, tmp_path, monkey
     torch.testing.assert_close(predicted[0], predicted[1])
 
 
+def test_the_most_frequent_class_fits_its_encoder_to_a_few_rows(tmp_path, monkeypatch):
+    dataset, taken, take = world("text", "vocabulary", domains=3, size=700, classes=2, seed=0), [], Texts.take
+    monkeypatch.setattr(Texts, "take", lambda self, rows, **more: taken.append(len(rows)) or take(self, rows, **more))
+    frozen(dataset, "tfidf", tmp_path, method="majority")
+    assert 0 < max(taken) < 600
+
+
 def test_samples_and_the_final_model_share_cached_features(texts, bert, tmp_path):
     """A workspace of another command finds the features of the largest sample that was encoded."""
     data = world("text", "vocabulary", domains=3, size=1000, classes=2, seed=0)
