@@ -118,7 +118,11 @@ def assemble(spec: Spec, episode: Episode, workspace: Workspace, *, trained: Mod
 
 def encodes(spec: Spec) -> bool:
     """Whether a run reads features of a frozen encoder; the most frequent class does not."""
-    return spec.tune == "frozen" and catalog.unwrap("methods", spec.method)[-1][1].load().reads_inputs
+    return spec.tune == "frozen" and _reads_inputs(spec)
+
+
+def _reads_inputs(spec: Spec) -> bool:
+    return catalog.unwrap("methods", spec.method)[-1][1].load().reads_inputs
 
 
 def try_build(spec: Spec, episode: Episode, workspace: Workspace) -> None:
@@ -145,13 +149,14 @@ def _encoder_and_task(
     spec: Spec, rows: np.ndarray, workspace: Workspace, trained: Model | None
 ) -> tuple[Backbone, Task, bool]:
     """Return encoder and task, and whether the run reads cached features of the frozen encoder."""
-    fitted = rows if encodes(spec) or spec.tune != "frozen" or len(rows) <= FITTED else rows[:: len(rows) // FITTED]
+    reads = _reads_inputs(spec)
+    fitted = rows if reads or len(rows) <= FITTED else rows[:: len(rows) // FITTED]
     encoder = workspace.shared_encoder(spec, partial(_encoder, spec, workspace.dataset, fitted, trained))
     task: Task = catalog.build("tasks", spec.task, options=spec.task_args)
     targets = workspace.dataset.targets
     task = task.bound(None if targets is None else targets[rows], None if trained is None else trained.scale)
     one_feature = not isinstance(task, Structured) and not isinstance(encoder, Features)
-    return encoder, task, spec.tune == "frozen" and workspace.cache is not None and one_feature
+    return encoder, task, one_feature and (not reads or (spec.tune == "frozen" and workspace.cache is not None))
 
 
 def _encoder(spec: Spec, dataset: Dataset, rows: np.ndarray, trained: Model | None) -> Backbone:
