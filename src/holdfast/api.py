@@ -241,7 +241,6 @@ def fit(
     `budget`. `settings` may contain every setting of a spec, `method` and `encoder` included; they come before
     the arguments. `pretrain_steps` continues the masked-word training of a text encoder first.
     """
-    from holdfast.models.pretrain import pretrain_for
     from holdfast.models.saved import check_folder
     from holdfast.models.training import Configuration
 
@@ -256,6 +255,8 @@ def fit(
         chosen |= {name: options.pop(name) for name in chosen if name in options}
         words: Sequence[str] = ()
         if pretrain_steps:
+            from holdfast.models.pretrain import pretrain_for  # imports transformers, which takes seconds
+
             chosen["encoder"], words = pretrain_for(
                 dataset, str(chosen["encoder"]), out.with_name(f"{out.name}-encoder"), steps=pretrain_steps, seed=seed,
                 device=device, watch=watch,
