@@ -11,6 +11,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from holdfast.core.dynamo import skip_dynamo
 from holdfast.core.errors import BadInput
 
 MODULES = 20_000  # of a small network
@@ -35,6 +36,7 @@ class ConstructionLimit(TorchDispatchMode):
         self.seconds = SECONDS + limit / VALUES_PER_SECOND
 
     def __enter__(self) -> Self:
+        skip_dynamo([type(self).__torch_dispatch__])
         self.thread, self.end = threading.get_ident(), time.thread_time() + self.seconds
         self.hook = register_module_module_registration_hook(self._count_module)
         return super().__enter__()

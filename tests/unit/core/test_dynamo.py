@@ -3,6 +3,7 @@
 import functools
 import subprocess
 import sys
+from pathlib import Path
 
 from holdfast.core.dynamo import skip_dynamo
 
@@ -26,15 +27,32 @@ method.load_state_dict(method.state_dict())
 assert count_macs(model, x) == 3 * 5 + 5 * 2
 print(sorted({"torch._dynamo", "sklearn", "transformers"} & set(sys.modules)))
 """
+TABLE = """
+import sys
+from pathlib import Path
+import holdfast
+from holdfast.models.saved import load_model
+
+rows = [f"{i % 7},{'ab'[i % 2]},{i % 3}" for i in range(60)]
+Path("rows.csv").write_text("\\n".join(["x,domain,label", *rows]))
+holdfast.fit("rows.csv", out="model", method="majority")
+load_model(Path("model"))
+print(sorted({"torch._dynamo", "transformers"} & set(sys.modules)))
+"""
 NOTE = "import sys, holdfast.api, holdfast.auditing.repeated; print('sklearn' in sys.modules)"
 
 
-def _printed(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+def _printed(code: str, folder: Path | None = None) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder)
+    return done.stdout.strip()
 
 
 def test_a_step_and_the_count_of_operations_do_not_import_dynamo() -> None:
     assert _printed(STEP) == "[]"
+
+
+def test_a_model_of_a_table_needs_no_transformers(tmp_path) -> None:
+    assert _printed(TABLE, tmp_path) == "[]"
 
 
 def test_the_warning_of_repeated_rows_does_not_import_scikit_learn() -> None:
