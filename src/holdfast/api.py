@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast import catalog
-from holdfast.catalog.training import learns
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput, NothingFinished
 from holdfast.core.files import cache_folder, locked
@@ -22,7 +21,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.part_locations import unmatched_note
 from holdfast.data.readers.memory import Source
 from holdfast.data.sampling import sample_sizes
-from holdfast.defaults import LIMIT, first_sample
+from holdfast.defaults import LIMIT, first_sample, learns
 from holdfast.final_model import fit_with_rates
 from holdfast.final_model import refit as refit
 from holdfast.record import RunRecord

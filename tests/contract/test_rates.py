@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from holdfast import catalog
-from holdfast.catalog.encoders import NEW_PARTS
 from holdfast.catalog.rates import changed_rates, default_rates, rate_parts
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import seeded
 from holdfast.data.synthetic import world
+from holdfast.defaults import NEW_PARTS
 from holdfast.methods.base import StageInfo
 from holdfast.nn.parts import ENCODER, part_names, undecayed
 from holdfast.run.assemble import assemble

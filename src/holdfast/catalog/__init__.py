@@ -23,10 +23,10 @@ from holdfast.catalog.plugins import (
 )
 from holdfast.catalog.predictions import PREDICTIONS
 from holdfast.catalog.protocols import PLANS, SELECTIONS, TASKS
-from holdfast.catalog.training import training_defaults
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.packages import PACKAGED
 from holdfast.core.settings import type_error, without_retired
+from holdfast.defaults import training_defaults
 from holdfast.spec import Spec
 
 __all__ = [

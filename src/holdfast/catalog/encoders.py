@@ -3,6 +3,7 @@
 from typing import Any
 
 from holdfast.catalog.entry import EXAMPLE_TASKS, FEATURE_TASKS, EncoderEntry
+from holdfast.defaults import NEW_PARTS
 
 _BACKBONES = "holdfast.nn.backbones"
 _RESNET, _VIT = f"{_BACKBONES}.resnet:ResNet.build", f"{_BACKBONES}.vit:VisionTransformer.build"
@@ -11,8 +12,6 @@ _GRAPH = f"{_BACKBONES}.graph:GraphNetwork.build"
 _SUBGRAPH = f"{_BACKBONES}.graph_pooling:SubgraphNetwork.build"
 _ASAP = f"{_BACKBONES}.graph_pooling:PooledNetwork.build"
 
-# parts that start from random weights or, as experts, from equal weights
-NEW_PARTS: dict[str, float] = dict.fromkeys(("neck", "head", "router", "experts", "critic", "memory"), 10.0)
 # run settings for a pretrained transformer
 _FINE_TUNING = {"lr": 3e-5, "clip": 1.0, "lr_args": NEW_PARTS}
 _NARROW, _CONVOLUTIONS = {**_FINE_TUNING, "lr": 6e-5}, {**_FINE_TUNING, "lr": 1e-4}

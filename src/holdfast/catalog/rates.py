@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.catalog.encoders import NEW_PARTS
 from holdfast.core.errors import BadInput
+from holdfast.defaults import NEW_PARTS
 from holdfast.spec import RATE_PARTS, Spec
 
 FITTED = ("neck", "head", "memory")  # before the encoder is trained, with the tuning mode lp-ft

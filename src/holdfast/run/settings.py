@@ -12,12 +12,20 @@ import torch
 from holdfast import catalog
 from holdfast.catalog.encoders import GENERAL
 from holdfast.catalog.rates import DECAY, changed_rates, default_rates
-from holdfast.catalog.training import default_length, default_tune, learns, training_defaults
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput, check_known, unknown
 from holdfast.core.settings import setting_defaults
 from holdfast.data.dataset import Dataset
-from holdfast.defaults import default_domains_per_step, default_plan
+from holdfast.defaults import (
+    FEWEST_SLOTS,
+    ROWS_PER_SLOT,
+    default_domains_per_step,
+    default_length,
+    default_plan,
+    default_tune,
+    learns,
+    training_defaults,
+)
 from holdfast.nn.model import check_mode
 from holdfast.run.input_sizes import size_settings, with_sizes
 from holdfast.spec import RATE_PARTS, Spec
@@ -30,7 +38,6 @@ UNUSED = (
     "augment", "domains_per_step",
 )  # fmt: skip
 SHARED_WITH_GENERAL = ("pooling", "length", "template", "dropout")  # settings of a text encoder that G-MAP has too
-ROWS_PER_SLOT, FEWEST_SLOTS = 8, 16  # of a memory by default
 PRODUCT_KEYS = "product-memory"  # its number of slots is a square
 ONE_STEP = {"steps": 1, "every": 1, "accumulate": 1, **{name: getattr(Spec, name) for name in UNUSED}}
 INTEGER = re.compile(r"0|-?[1-9]\d{0,15}")  # integers that keep their spelling as text

@@ -11,9 +11,9 @@ from functools import partial
 
 from holdfast import catalog
 from holdfast.catalog.encoders import GENERAL
-from holdfast.catalog.training import FEWEST_OF_SAMPLE, default_length, learns
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
+from holdfast.defaults import FEWEST_OF_SAMPLE, default_length, learns
 from holdfast.engines.local import Local
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.run.assemble import encodes

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from holdfast.catalog import training
+from holdfast import defaults
 from holdfast.core.errors import BadInput, NothingFinished
 from holdfast.data.synthetic import world
 from holdfast.engines.local import Local
@@ -160,8 +160,8 @@ def test_optuna_resumes(data, tmp_path):
 
 
 def test_trials_have_the_same_number_of_steps(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "FEWEST", 1)
-    monkeypatch.setattr(training, "PASSES", 60)  # so that the default depends on the batch size
+    monkeypatch.setattr(defaults, "FEWEST", 1)
+    monkeypatch.setattr(defaults, "PASSES", 60)  # so that the default depends on the batch size
     options = {**QUICK, "encoder": "mlp", "steps": None, "seeds": 1, "settings": {"encoder.hidden": [4], "lr": 0.01}}
     done = sweep(data, methods=["erm"], trials=3, out=tmp_path, **options)
     assert len({trial.spec.batch for trial in done.trials.values()}) > 1

@@ -1,4 +1,4 @@
-"""Training defaults: encoders that learn have a schedule, averaged weights and a length that depends on the data."""
+"""Defaults: encoders that learn have a schedule, averaged weights and a length that depends on the data."""
 
 import json
 from dataclasses import replace
@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from holdfast import catalog
-from holdfast.catalog.training import FEWEST, LEARNING, MOST, PATIENCE, default_length, training_defaults
 from holdfast.core.errors import BadInput
 from holdfast.data.synthetic import world
+from holdfast.defaults import FEWEST, LEARNING, MOST, PATIENCE, default_length, training_defaults
 from holdfast.methods.averaging import SWAD, MovingAverage
 from holdfast.methods.erm import ERM
 from holdfast.record import run_id
