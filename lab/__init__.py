@@ -1,5 +1,4 @@
-"""The laboratory of Holdfast: measurements of speed and published tables.
+"""The laboratory of Holdfast: measurements of speed, published tables, analyses of published systems, and dialogue.
 
-It is a package of its own, which adds the commands `bench` and `reproduce` and the sections `benches` and `recipes` to
-those of Holdfast.
+It is a package of its own, which adds commands and entries of the catalog to those of Holdfast.
 """

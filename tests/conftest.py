@@ -48,6 +48,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def clean_catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Undo registrations of methods, encoders and data sets after a test, and discover plug-ins again."""
     saved = {section: dict(entries) for section, entries in plugins.OPEN_SECTIONS.items()}
+    for section, name in plugins._added:
+        plugins.OPEN_SECTIONS[section].pop(name, None)
     monkeypatch.setattr(plugins, "_added", {})
     plugins.discover.cache_clear()
     yield

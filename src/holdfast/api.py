@@ -18,7 +18,6 @@ from holdfast.core.files import cache_folder, locked
 from holdfast.core.forking import import_aside
 from holdfast.core.stopping import Deadline, format_seconds, parse_duration
 from holdfast.data.dataset import Dataset
-from holdfast.data.part_locations import unmatched_note
 from holdfast.data.readers.memory import Source
 from holdfast.data.sampling import sample_sizes
 from holdfast.defaults import LIMIT, first_sample, learns
@@ -26,7 +25,7 @@ from holdfast.final_model import fit_with_rates
 from holdfast.final_model import refit as refit
 from holdfast.record import RunRecord
 from holdfast.report.page import write_report
-from holdfast.run.analyses import analysis_notes, choose_analyses
+from holdfast.run.analyses import analysis_notes, choose_analyses, data_notes
 from holdfast.run.jobs import Engine
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import EXPERIMENT, Request, method_names, resolve, seed_list
@@ -170,11 +169,11 @@ def compare(
         summary = _with_final_rate(summary, choices)
     groups = summary.every.groups
     schedule = schedule_of(board, seconds=time.monotonic() - deadline.started, limit=limit)
-    unmatched = unmatched_note(dataset.raw, dataset.ids) if "expert-parts" in analyses else ""
     remarks = [
         *analysis_notes(summary.records, analyses),
         *failure_notes(board.failures),
-        *(text for text in (unmatched, schedule.note, sample_note(summary.shown.groups, len(dataset))) if text),
+        *data_notes(analyses, dataset),
+        *(text for text in (schedule.note, sample_note(summary.shown.groups, len(dataset))) if text),
         *rate_notes(choices),
         *(f"{label} is not chosen: {COLLAPSED}" for label, group in groups.items() if is_collapsed(group)),
     ]

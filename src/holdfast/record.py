@@ -32,6 +32,8 @@ OPTIONAL = {  # type -> settings of a spec that reports read
 }
 
 LOWER_IS_BETTER = ("nll", "ece", "loss", "perplexity", "rmse", "mae", "pinball", "interval_width", "rps")
+# metric of complete generated answers, which only tests compute -> metric of the validation
+VALIDATED_BY: dict[str, str] = dict.fromkeys(("bleu2", "w2v_similarity", "distinct2"), "nll")
 Scores = dict[str, float | None]  # metric -> value; None if it is undefined, such as AUC with one class
 
 
@@ -86,7 +88,7 @@ class RunRecord:
     def validated(self) -> str:
         """Metric of the history; `nll` if the metric needs complete generated answers."""
         metric = str(self.spec.get("metric", "score"))
-        return "nll" if self.spec.get("task") == "respond" and metric not in LOWER_IS_BETTER else metric
+        return VALIDATED_BY.get(metric, metric)
 
     def validations(self, check: dict[str, Any]) -> Scores:
         """Return the scores of a history entry per domain; the history stores negated values if lower is better."""

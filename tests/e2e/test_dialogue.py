@@ -135,8 +135,8 @@ def test_wrong_kind_of_model_raises(holdfast, tmp_path, reviews, quick):
     assert holdfast("fit", reviews, "--steps", 2, "--out", "plain", *quick).code == 0
     classifier = load_model(tmp_path / "plain")
     assert classifier.task == "classify"
-    with pytest.raises(ValueError, match="responses"):
-        classifier.responses(None)
+    with pytest.raises(ValueError, match="no columns"):
+        classifier.predict_columns(None)
     assert holdfast("fit", "talks.csv", "--task", "respond", "--steps", 1, "--out", "talker", *SMALL).code == 0
     with pytest.raises(ValueError, match="task respond"):
         load_model(tmp_path / "talker").probabilities(None)

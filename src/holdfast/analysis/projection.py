@@ -1,18 +1,18 @@
-"""Two-dimensional projections of the features of sources and target, by PCA or t-SNE, with densities.
+"""Two-dimensional projections of the features of sources and target, with densities.
 
 Shapes: n points, d width, r cells per side of the grid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
 
 from holdfast.analysis import random_generator, rounded
-from holdfast.core.errors import unknown
 from holdfast.report.marks import Contours, Mark, Points, Stroke
 from holdfast.report.plots import COLOURS, plane
 from holdfast.report.sections import Figure, RunResult, Section, figure_section
@@ -21,23 +21,45 @@ from holdfast.stats.labels import Groups
 if TYPE_CHECKING:
     from holdfast.analysis.views import Views
 
-ALGORITHMS = ("pca", "tsne")
 SHOWN = 150  # points per side that a panel stores; projection and density use all
 CELLS = 40
-TSNE_POINTS = 150  # points per side for t-SNE, which is slow
 SOURCES, TARGET = COLOURS[0], COLOURS[1]
 MARKS = {"sources": (SOURCES, "circle-open", "solid"), "target": (TARGET, "x-thin-open", "dash")}
 CAPTIONS = {"backbone": "Backbone, z", "memory": "Memory, m(z)", "features": "Fused, g(z)"}  # in this order
 
 
-def panels(views: Views, *, seed: int, algorithm: str = "pca") -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class Algorithm:
+    """A projection to two dimensions."""
+
+    name: str  # in records
+    # points (n, d) and seed to points (n, 2) and, if it is known, the explained variance ratio per axis
+    fit: Callable[[np.ndarray, int], tuple[np.ndarray, list[float] | None]]
+    points: int | None = None  # per side at most, for a slow algorithm
+
+
+def _principal_components(x: np.ndarray, seed: int) -> tuple[np.ndarray, list[float] | None]:
+    from sklearn import decomposition  # slow to import, and drawing does not need it
+
+    centred = x - x.mean(axis=0)
+    plane, variance = np.zeros((len(x), 2)), [0.0, 0.0]
+    if centred.any():
+        pca = decomposition.PCA(min(2, *x.shape), svd_solver="full")
+        components = pca.fit_transform(centred)
+        plane[:, : components.shape[1]] = components
+        variance[: components.shape[1]] = rounded(pca.explained_variance_ratio_)
+    return plane, variance
+
+
+PCA = Algorithm("pca", _principal_components)
+
+
+def panels(views: Views, *, seed: int, algorithm: Algorithm = PCA) -> dict[str, Any] | None:
     """Project backbone features, memory content and fused features; None if a side has no rows.
 
     Each projection is fitted on both sides together and scaled to the unit square. A density is a Gaussian kernel
     estimate on a regular grid over that square, in thousandths of its maximum.
     """
-    if algorithm not in ALGORITHMS:
-        raise unknown("projection", algorithm, ALGORITHMS)
     if not views.sources or not views.targets:
         return None
     fields = {"backbone": "backbone", "memory": "content", "features": "features"}
@@ -50,31 +72,12 @@ def panels(views: Views, *, seed: int, algorithm: str = "pca") -> dict[str, Any]
             both = np.concatenate(sources), np.concatenate(target)
             projected[name] = _panel(*both, seed=seed, algorithm=algorithm)
     domains = {side: list(by_domain) for side, by_domain in views.by_domain(lambda view: view).items()}
-    return {"how": algorithm, **domains, "cells": CELLS, "panels": projected}
+    return {"how": algorithm.name, **domains, "cells": CELLS, "panels": projected}
 
 
-def project(x: np.ndarray, *, seed: int, algorithm: str = "pca") -> tuple[np.ndarray, list[float] | None]:
+def project(x: np.ndarray, *, seed: int, algorithm: Algorithm = PCA) -> tuple[np.ndarray, list[float] | None]:
     """Project (n, d) to (n, 2) in the unit square; for PCA also return the explained variance ratio per axis."""
-    variance = None
-    if algorithm == "tsne":
-        from sklearn.manifold import TSNE  # slow to import, and drawing does not need it
-
-        from holdfast.core.seeds import derive
-
-        perplexity = max(1.0, min(30.0, (len(x) - 1) / 3))
-        init = "pca" if x.shape[1] > 1 else "random"
-        state = derive(seed, "tsne") % 2**32
-        plane = TSNE(2, perplexity=perplexity, init=init, random_state=state).fit_transform(x)
-    else:
-        from sklearn.decomposition import PCA
-
-        centred = x - x.mean(axis=0)
-        plane, variance = np.zeros((len(x), 2)), [0.0, 0.0]
-        if centred.any():
-            pca = PCA(min(2, *x.shape), svd_solver="full")
-            components = pca.fit_transform(centred)
-            plane[:, : components.shape[1]] = components
-            variance[: components.shape[1]] = rounded(pca.explained_variance_ratio_)
+    plane, variance = algorithm.fit(x, seed)
     low, span = plane.min(axis=0), np.ptp(plane, axis=0)
     flat = span <= 1e-9 * max(1e-30, float(span.max()))  # axes without spread are centred
     return np.where(flat, 0.5, (plane - low) / np.where(flat, 1.0, span)), variance
@@ -91,9 +94,9 @@ def density(points: np.ndarray, *, cells: int = CELLS) -> np.ndarray | None:
     return gaussian_kde(points.T)(np.stack([x.ravel(), y.ravel()])).reshape(cells, cells)
 
 
-def _panel(sources: np.ndarray, target: np.ndarray, *, seed: int, algorithm: str) -> dict[str, Any]:
-    if algorithm == "tsne":
-        sources, target = (_sample(side, TSNE_POINTS, seed) for side in (sources, target))
+def _panel(sources: np.ndarray, target: np.ndarray, *, seed: int, algorithm: Algorithm) -> dict[str, Any]:
+    if algorithm.points is not None:
+        sources, target = (_sample(side, algorithm.points, seed) for side in (sources, target))
     plane, variance = project(np.concatenate([sources, target]).astype(np.float64), seed=seed, algorithm=algorithm)
     panel: dict[str, Any] = {"variance": variance}
     for name, points in (("sources", plane[: len(sources)]), ("target", plane[len(sources) :])):
@@ -114,17 +117,17 @@ def _sample(x: np.ndarray, count: int, seed: int) -> np.ndarray:
 
 def sections(groups: Groups, metric: str) -> list[Section]:
     """Draw the projections of the selected runs."""
+    return projection_section(groups, "projection", "PCA")
+
+
+def projection_section(groups: Groups, name: str, algorithm: str) -> list[Section]:
+    """Draw the results of one analysis, which projects by the algorithm of this title."""
     text = Markup(
         'Rows of the <span class="sources">○ sources</span> (solid contours) and of the <span class="target">✕ target'
         "</span> (dashed contours). Each projection is fitted on both together and scaled to the unit square; contours "
         "are at 10, 30, 50, 70 and 90 % of the maximum density of each side."
     )
-    names = {"projection": "PCA", "projection-tsne": "t-SNE"}
-    return [
-        section
-        for name, algorithm in names.items()
-        for section in figure_section(groups, name, f"Projection of the features by {algorithm}", text, draw_panels)
-    ]
+    return figure_section(groups, name, f"Projection of the features by {algorithm}", text, draw_panels)
 
 
 def draw_panels(run: RunResult) -> list[Figure]:

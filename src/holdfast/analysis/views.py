@@ -6,6 +6,7 @@ Shapes: b batch, n rows, d width, h heads, k chosen slots, m slots.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -13,19 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.analysis.expert_views import view_patches, view_routing
-from holdfast.analysis.memory_views import mean_over_positions, view_classes, view_effects, view_general
+from holdfast.analysis.expert_views import view_routing
+from holdfast.analysis.memory_views import mean_over_positions, view_effects, view_general
 from holdfast.core.inputs import Inputs
 from holdfast.core.seeds import derive
 from holdfast.core.tape import tape
 from holdfast.data.batches import Examples
-from holdfast.data.part_locations import PartLocations
+from holdfast.data.dataset import Dataset
 from holdfast.data.splits import Part
 from holdfast.nn.model import Model
 
 if TYPE_CHECKING:
-    from holdfast.analysis.expert_views import PatchView, RoutingView
-    from holdfast.analysis.memory_views import ClassView, Effect, GeneralView, Score
+    from holdfast.analysis.expert_views import RoutingView
+    from holdfast.analysis.memory_views import Effect, GeneralView, Score
 
 MAX_ROWS = 1000  # of all sources together, and of all targets together
 T = TypeVar("T")
@@ -51,14 +52,33 @@ class View:
 
 
 @dataclass(frozen=True, eq=False)
+class Subject:
+    """The trained network that views are computed from, and its rows on both sides."""
+
+    model: Model
+    examples: Examples
+    sources: Sequence[Part]
+    targets: Sequence[Part]
+    seed: int
+    dataset: Dataset | None = None  # with the names of rows and classes
+
+
+@dataclass(frozen=True, eq=False)
 class Views:
     """Views of the training domains (sources) and of the held-out domains (targets)."""
 
     sources: tuple[View, ...]
     targets: tuple[View, ...]
-    classes: ClassView | None = None  # rows of the sources by class, for a heterogeneous memory
-    patches: PatchView | None = None  # image patches, for a vision transformer
     effects: Mapping[str, Effect] = field(default_factory=dict)  # target -> effect of hiding a general memory
+    subject: Subject | None = None
+    further: dict[Callable[[Subject], Any], Any] = field(default_factory=dict)  # function -> its views
+
+    def collect(self, function: Callable[[Subject], T]) -> T | None:
+        """Return further views, computed once and with the network in evaluation mode; None without a network."""
+        if function not in self.further and self.subject is not None:
+            with evaluation(self.subject.model), torch.no_grad():
+                self.further[function] = function(self.subject)
+        return self.further.get(function)
 
     def __iter__(self) -> Iterator[View]:
         return iter((*self.sources, *self.targets))
@@ -93,35 +113,41 @@ class HasSegments(Protocol):
 
 def collect_views(
     model: Model, examples: Examples, sources: Sequence[Part], targets: Sequence[Part], *, seed: int,
-    max_rows: int = MAX_ROWS, classes: Sequence[str] = (), names: Sequence[str] | None = None,
-    points: PartLocations | None = None, score: Score | None = None,
+    max_rows: int = MAX_ROWS, dataset: Dataset | None = None, score: Score | None = None,
 ) -> Views:  # fmt: skip
     """Collect at most `max_rows` rows per side, divided evenly between its domains and sampled by seed.
 
     The model is left unchanged. With `score`, a network with a general memory is also scored on all rows of the
     targets, with and without its memory.
     """
+    sides = []
+    with evaluation(model):
+        for name, side in (("source", sources), ("target", targets)):
+            domains = list(dict.fromkeys(part.domain for part in side))
+            limit = -(-max_rows // max(1, len(domains)))
+            views = []
+            for domain in domains:
+                rows = np.concatenate([part.rows for part in side if part.domain == domain])
+                if len(rows) > limit:
+                    rng = np.random.default_rng(derive(seed, "analysis", name, domain))
+                    rows = np.sort(rng.choice(rows, limit, replace=False))
+                rows = examples.rows_of(Part(domain, rows)).numpy()  # for long texts, the rows of all windows
+                if len(rows):
+                    views.append(_view(model, examples, domain, rows))
+            sides.append(tuple(views))
+        effects = view_effects(model, targets, score)
+    return Views(sides[0], sides[1], effects, Subject(model, examples, sources, targets, seed, dataset))
+
+
+@contextmanager
+def evaluation(model: Model) -> Iterator[None]:
+    """Put a network into evaluation mode."""
     training = model.training
     model.eval()
-    sides = []
-    for name, side in (("source", sources), ("target", targets)):
-        domains = list(dict.fromkeys(part.domain for part in side))
-        limit = -(-max_rows // max(1, len(domains)))
-        views = []
-        for domain in domains:
-            rows = np.concatenate([part.rows for part in side if part.domain == domain])
-            if len(rows) > limit:
-                rng = np.random.default_rng(derive(seed, "analysis", name, domain))
-                rows = np.sort(rng.choice(rows, limit, replace=False))
-            rows = examples.rows_of(Part(domain, rows)).numpy()  # for long texts, the rows of all windows
-            if len(rows):
-                views.append(_view(model, examples, domain, rows))
-        sides.append(tuple(views))
-    by_class = view_classes(model, examples, sources, seed=seed, classes=classes)
-    patches = view_patches(model, examples, sources, targets, seed=seed, names=names, points=points)
-    effects = view_effects(model, targets, score)
-    model.train(training)
-    return Views(sides[0], sides[1], by_class, patches, effects)
+    try:
+        yield
+    finally:
+        model.train(training)
 
 
 def _view(model: Model, examples: Examples, domain: str, rows: np.ndarray) -> View:

@@ -14,7 +14,7 @@ from holdfast.catalog.heads import HEADS
 from holdfast.catalog.methods import METHODS
 from holdfast.catalog.necks import NECKS
 from holdfast.catalog.plugins import (
-    ADDED_SECTIONS,
+    MAPPED_SECTIONS,
     discover,
     register_dataset,
     register_encoder,
@@ -24,6 +24,7 @@ from holdfast.catalog.plugins import (
 from holdfast.catalog.predictions import PREDICTIONS
 from holdfast.catalog.protocols import PLANS, SELECTIONS, TASKS
 from holdfast.core.errors import BadInput, unknown
+from holdfast.core.laboratory import laboratory_error
 from holdfast.core.packages import PACKAGED
 from holdfast.core.settings import type_error, without_retired
 from holdfast.defaults import training_defaults
@@ -40,7 +41,7 @@ __all__ = [
 SECTIONS: dict[str, Mapping[str, Any]] = {
     "datasets": DATASETS, "augmentations": AUGMENTATIONS, "encoders": ENCODERS, "necks": NECKS, "heads": HEADS,
     "methods": METHODS, "protocols": PLANS, "selections": SELECTIONS, "tasks": TASKS,
-    "analyses": ANALYSES, "predictions": PREDICTIONS, **ADDED_SECTIONS,
+    "analyses": ANALYSES, "predictions": PREDICTIONS, **MAPPED_SECTIONS,
 }  # fmt: skip
 
 
@@ -55,6 +56,8 @@ def lookup(section: str, name: str) -> Any:
         prefix = pattern.removesuffix("NAME_OR_PATH")
         if prefix != pattern and name.startswith(prefix) and len(name) > len(prefix):
             return replace(entry, fixed={**entry.fixed, "name": name.removeprefix(prefix)})
+    if absent := laboratory_error(_singular(section), name):
+        raise absent
     raise unknown(_singular(section), name, entries, command=f"holdfast list {section}")
 
 
@@ -134,6 +137,7 @@ def check_task(section: str, name: str, task: str) -> None:
     """Raise `BadInput` if a part, or a part that it wraps, does not support the task."""
     for part, entry in unwrap(section, name):
         if isinstance(entry, Part) and (reason := entry.unsupported(task)):
+            discover(section)
             entries = SECTIONS[section].items()
             others = ", ".join(o for o, known in entries if isinstance(known, Part) and not known.unsupported(task))
             why = f": {reason}" if entry.needs_class and task in entry.tasks else ""
@@ -154,6 +158,7 @@ def resolve_encoder(kind: str, name: str, task: str = "classify", *, cpu: bool =
         return preferred if preferred and PACKAGED[preferred].paths() else default
     entry = lookup("encoders", name)
     if isinstance(entry, EncoderEntry) and entry.takes != kind:
+        discover("encoders")
         encoders = {other: known for other, known in ENCODERS.items() if isinstance(known, EncoderEntry)}
         fitting = [other for other, known in encoders.items() if known.takes == kind and not known.unsupported(task)]
         fix = f"use one of {', '.join(fitting) or 'none'}"

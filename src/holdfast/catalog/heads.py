@@ -5,8 +5,6 @@ from holdfast.catalog.entry import EXAMPLE_TASKS, Part
 _LABELS = (*EXAMPLE_TASKS, "tag", "span")
 
 HEADS = {
-    "none": Part(
-        "holdfast.nn.heads:NoHead.build", "no head, for encoders that generate the output", tasks=("respond",)),
     "linear": Part("holdfast.nn.heads:Linear.build", "a linear layer", tasks=_LABELS),
     "dense": Part("holdfast.nn.heads:Dense.build", "dropout, tanh layers, dropout and a linear layer", tasks=_LABELS),
     "trees": Part("holdfast.nn.trees:Trees.build", "decision trees, for the methods boosting and lightgbm"),

@@ -1,9 +1,10 @@
 """Methods, encoders and data sets from user code and from installed packages.
 
-`register_*` adds a class or function of the running program. Installed packages declare entry points in the groups
-`holdfast.methods`, `holdfast.encoders` and `holdfast.datasets`; they are imported when a name is not built in or a
-section is listed. The groups `holdfast.benches` and `holdfast.recipes` name mappings of entries, and
-`holdfast.commands` functions that become commands.
+`register_*` adds a class or function of the running program. Installed packages declare entry points, which are
+imported when a name is not built in or a section is listed: in the groups `holdfast.methods`, `holdfast.encoders` and
+`holdfast.datasets` a class, a function or an entry of the catalog, in `holdfast.analyses`, `holdfast.heads`,
+`holdfast.tasks`, `holdfast.benches` and `holdfast.recipes` a mapping of names to entries, and in `holdfast.commands` a
+function that becomes a command.
 """
 
 import logging
@@ -15,14 +16,19 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
-from holdfast.catalog.datasets import DATASETS, PublishedEntry
+from holdfast.catalog.analyses import ANALYSES
+from holdfast.catalog.datasets import DATASETS
 from holdfast.catalog.encoders import ENCODERS
 from holdfast.catalog.entry import REGISTERED, BrokenEntry, EncoderEntry, Entry, MethodEntry
+from holdfast.catalog.heads import HEADS
 from holdfast.catalog.methods import METHODS
+from holdfast.catalog.protocols import TASKS
 from holdfast.core.errors import BadInput
 from holdfast.data import registry
 
-ADDED_SECTIONS: dict[str, dict[str, Entry]] = {"benches": {}, "recipes": {}}  # of which plug-ins have all entries
+MAPPED_SECTIONS: dict[str, dict[str, Any]] = {  # sections to which an entry point adds a mapping of entries
+    "analyses": ANALYSES, "heads": HEADS, "tasks": TASKS, "benches": {}, "recipes": {},
+}  # fmt: skip
 OPEN_SECTIONS: dict[str, dict[str, Any]] = {"methods": METHODS, "encoders": ENCODERS, "datasets": DATASETS}
 INPUT_KINDS = ("text", "image", "vector", "graph", "table", "mixed")
 _added: dict[tuple[str, str], Entry] = {}  # (section, name) -> entry that is not built in
@@ -75,7 +81,9 @@ def register_dataset(read: Callable[..., Any], name: str | None = None, about: s
     return name
 
 
-REGISTER: dict[str, Callable[..., str]] = {"methods": register_method, "encoders": register_encoder}
+REGISTER: dict[str, Callable[..., str]] = {
+    "methods": register_method, "encoders": register_encoder, "datasets": register_dataset,
+}  # fmt: skip
 
 
 def _register(section: str, entry: Entry, target: Any, name: str | None) -> str:
@@ -93,22 +101,29 @@ def _register(section: str, entry: Entry, target: Any, name: str | None) -> str:
 @cache
 def discover(section: str) -> None:
     """Add the plug-ins of installed packages to a section, once per process."""
-    if section == "datasets":  # imported by the registry when one is loaded
-        for name in registry.READERS.keys() - DATASETS.keys():
-            DATASETS[name] = _added[section, name] = PublishedEntry(name, "data set of an installed plug-in")
-    if section in ADDED_SECTIONS:
-        for point in entry_points(group=f"holdfast.{section}"):
-            ADDED_SECTIONS[section].update(point.load())
-    for point in entry_points(group=f"holdfast.{section}") if section in REGISTER else ():
+    entries = MAPPED_SECTIONS.get(section, OPEN_SECTIONS.get(section))
+    if entries is None:
+        return
+    for point in entry_points(group=f"holdfast.{section}"):
         origin = f"plug-in '{point.name}' of {point.dist.name if point.dist else 'an unknown package'}"
-        if point.name in OPEN_SECTIONS[section]:
-            logging.getLogger("holdfast").warning(f"{origin} is ignored: {section} has another '{point.name}'")
+        if point.name in entries:
+            if (section, point.name) not in _added:  # by the process that started this one
+                logging.getLogger("holdfast").warning(f"{origin} is ignored: {section} has another '{point.name}'")
             continue
         try:
-            REGISTER[section](point.load(), point.name)
+            value = point.load()
+            if section in MAPPED_SECTIONS:
+                entries.update(value)
+            elif isinstance(value, Entry):
+                entries[point.name] = _added[section, point.name] = value
+            else:
+                REGISTER[section](value, point.name)
         except Exception as error:  # any exception of the plug-in
             reason = f"{origin} cannot be loaded ({type(error).__name__}: {error}): fix or uninstall it"
-            OPEN_SECTIONS[section][point.name] = _added[section, point.name] = BrokenEntry(point.value, reason)
+            if section in MAPPED_SECTIONS:
+                logging.getLogger("holdfast").warning(reason)
+            else:
+                entries[point.name] = _added[section, point.name] = BrokenEntry(point.value, reason)
 
 
 def _target(value: Any) -> str:

@@ -31,17 +31,26 @@ SELECTIONS = {
     name: Entry(f"holdfast.protocols.select:{function}", about) for name, (function, about) in _SELECTIONS.items()
 }
 TASKS = {
-    "classify": TaskEntry("holdfast.tasks.classify:Classify", "one label per example"),
-    "regress": TaskEntry("holdfast.tasks.regress:Regress", "one number per example, with a prediction interval"),
-    "multilabel": TaskEntry("holdfast.tasks.multilabel:MultiLabel", "a set of labels per example, such as red|blue"),
-    "ordinal": TaskEntry("holdfast.tasks.ordinal:Ordinal", "one of several ordered levels per example"),
-    "respond": TaskEntry(
-        "holdfast.tasks.respond:Respond", "a response to every message, trained on message-response pairs",
-        defaults={"encoder": "dialogue-gru", "head": "none"}),
-    "tag": TaskEntry("holdfast.tasks.tag:Tag", "one tag per word, scored by entities", defaults={"tune": "full"}),
+    "classify": TaskEntry(
+        "holdfast.tasks.classify:Classify", "one label per example", card="A classifier of {count} labels ({labels})",
+        hub={"text": "text-classification", "image": "image-classification", "table": "tabular-classification",
+             "vector": "tabular-classification", "graph": "graph-ml"}),
+    "regress": TaskEntry(
+        "holdfast.tasks.regress:Regress", "one number per example, with a prediction interval",
+        card="A regression model", hub={"table": "tabular-regression", "vector": "tabular-regression"}),
+    "multilabel": TaskEntry(
+        "holdfast.tasks.multilabel:MultiLabel", "a set of labels per example, such as red|blue",
+        card="A multi-label classifier of {count} labels ({labels})", hub={"text": "text-classification"}),
+    "ordinal": TaskEntry(
+        "holdfast.tasks.ordinal:Ordinal", "one of several ordered levels per example",
+        card="A classifier of {count} ordered levels ({labels})", hub={"text": "text-classification"}),
+    "tag": TaskEntry(
+        "holdfast.tasks.tag:Tag", "one tag per word, scored by entities", defaults={"tune": "full"},
+        card="A sequence tagger ({labels})", hub={"text": "token-classification"}),
     "span": TaskEntry(
-        "holdfast.tasks.span:Span", "the answer to a question, as a span of a text", defaults={"tune": "full"}),
+        "holdfast.tasks.span:Span", "the answer to a question, as a span of a text", defaults={"tune": "full"},
+        card="An extractive question-answering model", hub={"text": "question-answering"}),
     "masked": TaskEntry(
         "holdfast.tasks.masked:Masked", "masked words of a text, as in pretraining",
-        defaults={"tune": "full", "head": "vocabulary"}),
+        defaults={"tune": "full", "head": "vocabulary"}, card="A masked language model", hub={"text": "fill-mask"}),
 }  # fmt: skip

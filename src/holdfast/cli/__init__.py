@@ -28,6 +28,7 @@ from holdfast.cli.console import begin_command, fail, may_report, say, show
 from holdfast.cli.options import SingleUseCommand
 from holdfast.core import environment, processes
 from holdfast.core.forking import WAITING
+from holdfast.core.laboratory import laboratory_error
 
 app = typer.Typer(
     name="holdfast",
@@ -50,7 +51,6 @@ command("doctor")(doctor.doctor)
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]  # typer ships its own click since 0.26
 RESUMABLE = ("demo", "compare", "sweep", "fit", "adapt", "pretrain", "reproduce")  # commands that write checkpoints
 BUILT_IN = frozenset(each.name for each in app.registered_commands)
-LABORATORY = frozenset(("bench", "reproduce"))  # commands of the package holdfast-lab
 DISTRIBUTED = ("fit", "compare")  # commands that torchrun can start
 
 
@@ -116,8 +116,8 @@ def main() -> None:
         if code == 130:  # how typer reports a keyboard interrupt
             _say_stopped()
     except ClickException as error:
-        if _name() in LABORATORY - add_commands():
-            fail(f"`holdfast {_name()}` comes with the package holdfast-lab: install the folder lab of the source")
+        if _name() not in add_commands() and (absent := laboratory_error("command", _name())):
+            fail(str(absent))
         fail(f"{error.format_message()} (see `holdfast --help`)")  # pyright: ignore[reportAttributeAccessIssue]
     except (KeyboardInterrupt, typer.Abort):
         _say_stopped()

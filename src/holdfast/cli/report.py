@@ -36,11 +36,10 @@ def report(
 
     - `holdfast report runs/reviews --summary`
     """
-    from holdfast.catalog import ANALYSES
     from holdfast.core.errors import BadInput, unknown
     from holdfast.record import PACKED, load
     from holdfast.report.page import write_report
-    from holdfast.run.analyses import missing_analysis_notes
+    from holdfast.run.analyses import report_notes
     from holdfast.stats.engagement import engagement_table
     from holdfast.stats.summary import summarise
     from holdfast.stats.table import flat_table
@@ -63,9 +62,7 @@ def report(
     if metric not in metrics:
         raise unknown("metric", metric, metrics)
     data = ", ".join(dict.fromkeys(str(record.spec["data"]) for record in records))
-    analyses = {name for record in records for name in record.analysis}
-    needs = {name: entry.needs for name, entry in ANALYSES.items() if name in analyses}
-    notes = missing_analysis_notes(records, needs)
+    notes = report_notes(records)
     folder = runs[0] if runs[0].is_dir() else runs[0].parent
     findings = summarise(records, metric)
     page = write_report(findings, out or folder / "report.html", title=f"Holdfast: {data}", notes=notes)

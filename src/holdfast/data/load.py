@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from holdfast.core.errors import BadInput, check_known
+from holdfast.core.laboratory import laboratory_error
 from holdfast.data.dataset import Dataset
 from holdfast.data.readers import formats
 from holdfast.data.readers.arrays import read_arrays
@@ -118,6 +119,8 @@ def _reader(
         if data == "":  # as a path, this would be the current folder
             raise BadInput("the data has an empty name: pass a file, a folder or the name of a data set")
         if not path.exists():
+            if absent := laboratory_error("data set", str(data)):
+                raise absent
             near = difflib.get_close_matches(str(data), known, n=3, cutoff=0.5)
             hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "check the path;"
             fix = f"{hint} `holdfast list datasets` lists all names"

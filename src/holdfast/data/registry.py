@@ -39,7 +39,9 @@ class Readers(Mapping[str, Reader]):
         if name not in table():
             point = _plugins()[name]
             try:
-                return point.load()
+                value = point.load()
+                load = getattr(value, "load", None)  # of an entry of the catalog
+                return value if load is None else load()
             except Exception as error:  # any exception of the plug-in's code
                 origin = f"the plug-in for the data set '{name}' ({point.value})"
                 reason = f"{type(error).__name__}: {error}"

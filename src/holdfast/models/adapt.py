@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from holdfast import catalog
-from holdfast.catalog.entry import EXAMPLE_TASKS
+from holdfast.catalog.entry import TOKEN_TASKS
 from holdfast.catalog.rates import changed_rates
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
@@ -48,9 +48,6 @@ from holdfast.run.train import train
 from holdfast.run.workspace import Workspace, choose_device
 from holdfast.spec import Spec
 from holdfast.stats.formatting import UNITS
-
-TASKS = (*EXAMPLE_TASKS, "respond")
-
 
 LWF = catalog.lookup("methods", "lwf")
 
@@ -183,8 +180,9 @@ def _adapt_network(
     saved: SavedModel, new: Dataset, terms: Terms, *, domain: str | None, earlier: Sequence[Dataset],
     parent: int, folder: Path | None = None, watch: ProgressListener | None = None,
 ) -> Adaptation:  # fmt: skip
-    if saved.task not in TASKS:
-        fix = f"only models for {', '.join(TASKS)} can, so fit a new model"
+    if saved.task in TOKEN_TASKS:
+        others = ", ".join(name for name in catalog.buildable_names("tasks") if name not in TOKEN_TASKS)
+        fix = f"only models for {others} can, so fit a new model"
         raise BadInput(f"models for the task {saved.task} cannot be adapted: {fix}")
     if new.raw.kind != saved.encoder.takes:
         raise BadInput(f"this model reads {saved.encoder.takes} data but the data set contains {new.raw.kind} data")

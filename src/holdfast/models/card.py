@@ -32,16 +32,8 @@ def card(
         if scores[metric] is not None
     ]
     labels = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
-    kind = {
-        "classify": f"A classifier of {len(classes)} labels ({labels})",
-        "ordinal": f"A classifier of {len(classes)} ordered levels ({labels})",
-        "multilabel": f"A multi-label classifier of {len(classes)} labels ({labels})",
-        "regress": "A regression model",
-        "respond": "A dialogue model",
-        "tag": f"A sequence tagger ({labels})",
-        "span": "An extractive question-answering model",
-        "masked": "A masked language model",
-    }[spec.get("task", "classify")]
+    task = catalog.lookup("tasks", str(spec.get("task", "classify")))
+    kind = task.card.format(count=len(classes), labels=labels)
     neck = "" if spec.get("neck") in (None, "none") else f" and neck `{spec['neck']}`"
     average = "" if not members else _members_text(members)
     if len(seeds := record.analysis.get("soup", {}).get("averaged", [])) > 1:

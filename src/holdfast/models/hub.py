@@ -4,22 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.models.versions import current_folder
-
-TASKS = {  # (task, kind of example) -> task of the hub; others have none
-    ("classify", "text"): "text-classification", ("multilabel", "text"): "text-classification",
-    ("ordinal", "text"): "text-classification", ("classify", "image"): "image-classification",
-    ("classify", "table"): "tabular-classification", ("classify", "vector"): "tabular-classification",
-    ("regress", "table"): "tabular-regression", ("regress", "vector"): "tabular-regression",
-    ("classify", "graph"): "graph-ml", ("tag", "text"): "token-classification", ("span", "text"): "question-answering",
-    ("masked", "text"): "fill-mask", ("respond", "text"): "text-generation",
-}  # fmt: skip
 
 
 def header(spec: Mapping[str, Any], takes: str) -> str:
     """Return the YAML header of a model card: library, task and tags."""
-    task = TASKS.get((str(spec.get("task", "classify")), takes))
+    task = catalog.lookup("tasks", str(spec.get("task", "classify"))).hub.get(takes)
     neck = spec.get("neck")
     names = [spec["method"], spec["encoder"], *([] if neck in (None, "none") else [neck])]
     tags = ["domain-generalization", *dict.fromkeys(_tag(str(name)) for name in names)]

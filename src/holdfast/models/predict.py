@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset, is_finite
 from holdfast.data.load import load_chunks
@@ -35,9 +34,9 @@ from holdfast.models.outputs import (
 )
 from holdfast.models.saved import WINDOW, Predicted, SavedModel, load_model
 from holdfast.run.workspace import choose_device
+from holdfast.tasks.base import Structured
 
 NUMBERS = "numbers"
-OUTPUTS = {"regress": NUMBERS, "tag": "sentences", "span": "answers", "respond": "responses", "masked": "texts"}
 NOT_CALIBRATED = "the probabilities are uncalibrated and `foreign` is missing: fit the model again to calibrate it"
 
 
@@ -123,13 +122,13 @@ def predict(
     check_suffix(out)
     check_not_input("--out", out, data)
     saved, target = load_model(Path(model)), choose_device(device)
-    result = Prediction(out, what=OUTPUTS.get(saved.task, "labels"))
+    task = saved.build_task()
+    result = Prediction(out, what=task.unit)
     _check(saved, abstain_above, result)
-    form = catalog.build("tasks", saved.task, options={}).data_form
-    at_once = not saved.predicts and saved.task != "respond"  # the type of list columns is known only at the end
+    at_once = isinstance(task, Structured)  # the type of list columns is known only at the end
     chunks = partial(
-        load_chunks, data, columns=saved.read_columns(columns), form=form, rows=(1 << 62) if at_once else WINDOW,
-        skip_bad=skip_bad, carry=carry,
+        load_chunks, data, columns=saved.read_columns(columns), form=task.data_form,
+        rows=(1 << 62) if at_once else WINDOW, skip_bad=skip_bad, carry=carry,
     )  # fmt: skip
     wanted = None
     if coverage is not None:
@@ -211,8 +210,6 @@ def _table(
     first, result.examples = result.examples, result.examples + len(chunk)
     rows = range(first + 1, first + len(chunk) + 1) if chunk.file_rows is None else chunk.file_rows.tolist()
     ids = [str(row) for row in rows] if chunk.ids is None else list(chunk.ids)
-    if saved.task == "respond":
-        return pa.table({"id": ids, "response": pa.array(saved.responses(chunk.raw, device=device), pa.string())})
     if not saved.predicts:
         return pa.table({"id": ids, **saved.predict_columns(chunk.raw, device=device)})
     domains = [chunk.domains[i] for i in chunk.domain]

@@ -64,7 +64,7 @@ def pretrain(
     options |= settings or {}
     if length is not None:
         options["encoder.length"] = length
-    in_catalog = encoder in catalog.ENCODERS or encoder.startswith(("hf:", "auto"))
+    in_catalog = encoder in catalog.buildable_names("encoders") or encoder.startswith(("hf:", "auto"))
     name = encoder if in_catalog else f"hf:{encoder}"  # other names are folders or hub names
     request = single_run(
         "erm", seed, options, encoder=name, plan="all",

@@ -63,13 +63,12 @@ from holdfast.models.shared import MEMBERS, WEIGHTS, Shared, changes_backbone, m
 from holdfast.models.versions import OWN, current_folder
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.small import check_side
-from holdfast.nn.decoding import Responder
 from holdfast.nn.experts.graft import describe_experts
 from holdfast.nn.memory.recall import load_recall, save_recall
 from holdfast.nn.model import Model
 from holdfast.record import RunRecord, read
 from holdfast.run.assemble import Assembly
-from holdfast.tasks.base import ColumnTask, InferenceTask, Structured, Task
+from holdfast.tasks.base import ColumnTask, GenerativeTask, InferenceTask, Structured, Task
 
 SETS_OF_CLASSES = ("classify", "ordinal", "multilabel")  # tasks with one output per class
 WINDOW = 4096  # rows prepared and predicted at a time; the results do not depend on it
@@ -178,13 +177,6 @@ class SavedModel:
         """This network and the further members."""
         return (Member(self.weight, self), *self.members)
 
-    def responses(self, raw: Raw, *, device: torch.device | str = "cpu") -> list[str]:
-        """Return a response per message; of pairs, the first text is the message."""
-        if self.task != "respond" or not isinstance(self.encoder, Responder):
-            raise BadInput(f"a model of the task {self.task} has no responses: use a model of the task respond")
-        answers = self._map(raw, self.encoder.answer, device)
-        return [] if answers is None else self.encoder.texts(answers.long())
-
     def probabilities(self, raw: Raw, *, device: torch.device | str = "cpu", calibrated: bool = True) -> np.ndarray:
         """Return the probability of each class, (n, c)."""
         return self.predict(raw, device=device, calibrated=calibrated).probabilities
@@ -272,10 +264,12 @@ class SavedModel:
         return observations(values, self.model)
 
     def predict_columns(self, raw: Raw, *, device: torch.device | str = "cpu") -> dict[str, list[Any]]:
-        """Return predictions of tasks other than classification by column, such as tokens and tags."""
+        """Return predictions of tasks other than classification by column, such as tokens and tags, or responses."""
         task = self.build_task()
+        if isinstance(task, GenerativeTask):
+            return task.text_columns(self.encoder, self._map(raw, partial(task.generate, self.encoder), device))
         if not isinstance(task, Structured) or not isinstance(task, ColumnTask):
-            raise BadInput(f"a model of the task {self.task} has probabilities or responses: use predict or responses")
+            raise BadInput(f"a model of the task {self.task} predicts {self.predicts} and no columns: use predict")
         if isinstance(task, InferenceTask):
             prepared = task.prepare_inference(self.encoder, raw)
         else:

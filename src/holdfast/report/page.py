@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from holdfast.catalog.analyses import ANALYSES
+from holdfast.catalog import ANALYSES, buildable_names
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
 from holdfast.report import charts, plots, words
@@ -51,7 +51,7 @@ def write_report(
 
 def analysis_sections(groups: Groups, metric: str) -> list[Section]:
     """Collect the sections of all analyses in the catalog that have something to show."""
-    modules = dict.fromkeys(entry.target.partition(":")[0] for entry in ANALYSES.values())
+    modules = dict.fromkeys(ANALYSES[name].target.partition(":")[0] for name in buildable_names("analyses"))
     return [section for name in modules for section in importlib.import_module(name).sections(groups, metric)]
 
 

@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast import catalog
-from holdfast.catalog.entry import TOKEN_TASKS
-from holdfast.core.errors import BadInput, check_known
+from holdfast.catalog.entry import TOKEN_TASKS, Entry
+from holdfast.core.errors import BadInput
+from holdfast.core.laboratory import laboratory_error
+from holdfast.data.dataset import Dataset
 from holdfast.record import RunRecord
 
 
@@ -12,15 +14,22 @@ def choose_analyses(names: Iterable[str], tasks: Iterable[str] = ()) -> list[str
     """Return the analyses for runs with these tasks; `all` is every analysis that supports them."""
     chosen, tasks = list(dict.fromkeys(names)), sorted(set(tasks) & set(TOKEN_TASKS))
     if "all" in chosen:
-        return [name for name, entry in catalog.ANALYSES.items() if set(tasks) <= set(entry.tasks)]
+        known = catalog.buildable_names("analyses")
+        return [name for name in known if set(tasks) <= set(catalog.lookup("analyses", name).tasks)]
     for name in chosen:
-        check_known("analysis", name, [*catalog.ANALYSES, "all"])
-        if unsupported := [task for task in tasks if task not in catalog.ANALYSES[name].tasks]:
+        entry = catalog.lookup("analyses", name)
+        if unsupported := [task for task in tasks if task not in entry.tasks]:
             tasks_text = ", ".join(unsupported)
             raise BadInput(
                 f"analysis '{name}' needs one feature per example, not a task such as {tasks_text}: leave it out"
             )
     return chosen
+
+
+def data_notes(names: Iterable[str], dataset: Dataset) -> list[str]:
+    """Return the notes of analyses on files that they read next to the data; raise if one of the files is invalid."""
+    checks = dict.fromkeys(catalog.lookup("analyses", name).check for name in names)
+    return [note for check in checks if check and (note := Entry(check, "").load()(dataset))]
 
 
 def analysis_notes(records: Sequence[RunRecord], names: Sequence[str]) -> list[str]:
@@ -44,3 +53,11 @@ def missing_analysis_notes(records: Iterable[RunRecord], needs: Mapping[str, str
         if all(result.get(name) is None for result in results):
             unmet.setdefault(requirement, []).append(name)
     return [f"{', '.join(names)}: nothing to show, because no run has {need}" for need, names in unmet.items()]
+
+
+def report_notes(records: Sequence[RunRecord]) -> list[str]:
+    """Return notes on the analyses in these records: unmet requirements, and results that cannot be drawn."""
+    names, known = {name for record in records for name in record.analysis}, catalog.buildable_names("analyses")
+    needs = {name: catalog.lookup("analyses", name).needs for name in known if name in names}
+    absent = (laboratory_error("analysis", name) for name in sorted(names.difference(known)))
+    return missing_analysis_notes(records, needs) + [str(error) for error in absent if error]

@@ -20,7 +20,6 @@ from holdfast.core import parallel
 from holdfast.core.checkpoint import save_tensors
 from holdfast.core.seeds import process_rng_streams, seeded
 from holdfast.data.dataset import Dataset
-from holdfast.data.part_locations import PartLocations, read_part_locations
 from holdfast.data.splits import Part
 from holdfast.methods.base import Metrics
 from holdfast.nn.backbones.base import LearnedPreparation
@@ -33,6 +32,7 @@ from holdfast.protocols.plan import Episode, PastStages
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.run import run
 from holdfast.record import RunRecord, read_finished, run_id
+from holdfast.run.analyses import data_notes
 from holdfast.run.assemble import Assembly, assemble
 from holdfast.run.cost import code_version, cost_of, machine
 from holdfast.run.workspace import Workspace
@@ -177,8 +177,7 @@ def train(
     A `trained` network continues from its weights; `past` describes the stages it was trained on. `outputs` receives
     the outputs for the validation and test rows.
     """
-    dataset = workspace.dataset
-    points = read_part_locations(dataset.raw, dataset.ids) if analyse else {}  # fails before the training
+    data_notes(analyse, workspace.dataset)  # raises before the training
     saver = saver or Saver(None)
     saved = saver.load()
     if torch.cuda.is_available():
@@ -200,7 +199,7 @@ def train(
     with _kernels():
         engagement = _engagement(assembly, episode, workspace)
     names = analyse if parallel.is_first() else ()
-    analysis = _analyses(names, assembly, episode, spec, workspace.dataset, points)
+    analysis = _analyses(names, assembly, episode, spec, workspace.dataset)
     where = (dict(code_version()), machine(workspace.device))
     results: dict[str, Any] = {"analysis": analysis, "engagement": engagement}
     return RunRecord(spec.json(), episode.name, stages, *where, cost, **results), assembly
@@ -280,7 +279,7 @@ def _kernels() -> Any:
 
 
 def _analyses(
-    names: Sequence[str], assembly: Assembly, episode: Episode, spec: Spec, dataset: Dataset, points: PartLocations
+    names: Sequence[str], assembly: Assembly, episode: Episode, spec: Spec, dataset: Dataset
 ) -> dict[str, Any]:
     """Analyse the last stage: test rows of unseen domains, compared with training and validation rows."""
     if not names:
@@ -294,8 +293,7 @@ def _analyses(
     assert assembly.method is not None
     model, targets = assembly.method.deployed, unseen or stage.test
     views = collect_views(
-        model, assembly.examples, sources, targets, seed=spec.seed, classes=dataset.classes,
-        names=dataset.ids, points=points,
+        model, assembly.examples, sources, targets, seed=spec.seed, dataset=dataset,
         score=partial(_score, assembly, model, spec.metric) if "general-memory" in names else None,
     )  # fmt: skip
     return {name: catalog.lookup("analyses", name).build(views, seed=spec.seed) for name in names}

@@ -37,6 +37,7 @@ class Service:
         self.stored = self._stored()
         if self.saved.task == "masked":
             raise BadInput("a model of the task masked cannot be served: fit a model of another task with its encoder")
+        self.by_column = not self.saved.predicts
         self.sets = None if coverage is None else calibrate(self.saved, coverage, sets)
         self.drift = None
         if watch or log is not None:
@@ -62,9 +63,7 @@ class Service:
         raw = merge(requests)
         if (stored := self._stored()) != self.stored:  # examples were added or deleted
             self.saved, self.stored = load_model(self.folder), stored
-        if self.saved.task == "respond":
-            answers = [{"response": text} for text in self.saved.responses(raw, device=self.device)]
-        elif self.saved.task in TASK_INPUTS:
+        if self.by_column:
             columns = self.saved.predict_columns(raw, device=self.device)
             answers = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         else:

@@ -21,7 +21,7 @@ from holdfast.core.store import Store
 from holdfast.data.dataset import Dataset
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.model import Model, OutputScale
-from holdfast.record import LOWER_IS_BETTER, Scores
+from holdfast.record import LOWER_IS_BETTER, VALIDATED_BY, Scores
 
 
 class Task(ABC):
@@ -31,6 +31,7 @@ class Task(ABC):
     metrics: ClassVar[tuple[str, ...]]  # the first one is the default
     needs: ClassVar[tuple[str, ...]]  # fields of a training example in addition to its input: label, domain, ...
     predicts: ClassVar[str] = ""  # one per example: `classes`, `numbers` or `labels` (a set of classes); else empty
+    unit: ClassVar[str] = "labels"  # what a file of predictions has one of per example, in messages
 
     def convert(self, dataset: Dataset) -> Dataset:
         """Return the data set with the targets of this task, from labels that were read as names."""
@@ -95,7 +96,7 @@ class Task(ABC):
 
     def validation_metric(self, metric: str) -> str:
         """Return the metric to compute in validation when this one is requested; it needs plain outputs only."""
-        return metric
+        return VALIDATED_BY.get(metric, metric)
 
     def selection_value(self, metric: str, value: float) -> float:
         """Return the value with a sign such that higher is better."""
@@ -170,3 +171,14 @@ class ColumnTask(Protocol):
 
     # return columns with one value per raw example, from the outputs (k, c) and the targets of each input
     def prediction_columns(self, raw: Rows, outputs: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]: ...
+
+
+@runtime_checkable
+class GenerativeTask(Protocol):
+    """A task whose predictions are texts that the encoder generates."""
+
+    # (b, t) generated word ids
+    def generate(self, encoder: Backbone, x: Inputs) -> Tensor: ...
+
+    # return columns with one text per example, from the word ids of all examples; None if there are none
+    def text_columns(self, encoder: Backbone, words: Tensor | None) -> dict[str, list[str]]: ...

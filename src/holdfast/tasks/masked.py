@@ -40,6 +40,7 @@ class Masked(Task):
     metrics = ("nll", "perplexity", "accuracy")
     needs = ()
     data_form = "corpus"
+    unit = "texts"
 
     def __init__(self) -> None:
         self.tokenizer: Any = None

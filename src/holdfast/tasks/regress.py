@@ -39,7 +39,7 @@ class Regress(Task):
     metrics = ("rmse", "mae", "r2")
     needs = ("label", "domain")
     data_form = "table"
-    predicts = "numbers"
+    predicts = unit = "numbers"
 
     def __init__(self, *, loss: str = "mse", delta: float = 1.0, level: float = 0.9) -> None:
         check_known("task.loss", loss, LOSSES)

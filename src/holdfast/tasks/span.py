@@ -42,6 +42,7 @@ class Span(Task):
     metrics = ("answer_f1", "exact_match", "nll")
     needs = ("answers",)
     data_form = "questions"
+    unit = "answers"
 
     def __init__(self, *, stride: int | None = None, question: int = 64, answer: int = 30) -> None:
         least = {"stride": 0, "question": 1, "answer": 1}

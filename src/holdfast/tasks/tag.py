@@ -37,6 +37,7 @@ class Tag(Task):
     metrics = ("entity_f1", "entity_precision", "entity_recall", "accuracy", "nll")
     needs = ("tags",)
     data_form = "tags"
+    unit = "sentences"
 
     def __init__(self, classes: Sequence[str] = ()) -> None:
         self.classes = tuple(classes)

@@ -7,7 +7,6 @@ import pytest
 
 from holdfast.analysis.projection import CAPTIONS, SOURCES, TARGET, density, draw_panels, panels, project
 from holdfast.analysis.views import View, Views
-from holdfast.core.errors import BadInput
 from tests.unit.report.drawing import drawn, only_run
 
 
@@ -84,21 +83,6 @@ def test_result_is_small_and_deterministic():
     side = result["panels"]["memory"]["target"]
     assert len(side["x"]) == len(side["y"]) == 150
     assert max(max(row) for row in side["density"]) == 1000
-
-
-@pytest.mark.slow
-def test_tsne_separates_the_target():
-    result = panels(views(n=60), seed=0, algorithm="tsne")
-    assert result is not None
-    panel = result["panels"]["backbone"]
-    assert panel["variance"] is None
-    assert len(panel["target"]["x"]) == 60
-    near = np.array([panel["target"]["x"], panel["target"]["y"]]).T
-    far = np.array([panel["sources"]["x"], panel["sources"]["y"]]).T
-    middle = near.mean(axis=0)  # the target is one cluster without sources
-    assert np.linalg.norm(far - middle, axis=1).min() > np.median(np.linalg.norm(near - middle, axis=1))
-    with pytest.raises(BadInput, match="umap"):
-        panels(views(), seed=0, algorithm="umap")
 
 
 def stored(*names: str) -> dict:

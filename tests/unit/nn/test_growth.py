@@ -5,11 +5,10 @@ import torch
 from torch import nn
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.dialogue import Dialogue
 from holdfast.nn.backbones.memory_rnn import MemoryRNN
 from holdfast.nn.backbones.small import MLP
 from holdfast.nn.growth import add_slots, add_units, add_words, growable_memories
-from holdfast.nn.heads import Linear, NoHead
+from holdfast.nn.heads import Linear
 from holdfast.nn.memory.key_value import KeyValueMemory
 from holdfast.nn.memory.neck import key_value
 from holdfast.nn.model import Model
@@ -105,14 +104,3 @@ def test_units_for_a_parameter_budget():
 def test_unsupported_networks_raise(model, message):
     with pytest.raises(BadInput, match=message):
         add_units(model(), 2, worth=0, column=False)
-
-
-def test_column_of_a_responder_needs_no_widenable_head():
-    torch.manual_seed(0)
-    body = Dialogue(words=[*WORDS, "e", "f"], embedding=6, hidden=4, slots=3, slot_width=6)
-    model = Model(body, NoNeck(body.width), NoHead(body.width))
-    old = {id(parameter) for parameter in model.parameters()}
-    new = add_units(model, 2, worth=0, column=True)
-    assert isinstance(model.head, NoHead)
-    assert {id(p) for p in model.trainable_parameters()} == {id(p) for p in new}
-    assert not old & {id(p) for p in new}

@@ -7,7 +7,6 @@ from holdfast.report.plots import COLOURS
 from holdfast.report.streams import stream_heatmap
 from holdfast.stats.labels import grouped
 from holdfast.stats.table import costs, tabulate
-from holdfast.tasks.respond import Respond
 from tests.unit.report.drawing import SCRIPT, drawn
 from tests.unit.report.fake_records import COST, leave_one_out, record, stream
 
@@ -72,14 +71,6 @@ def test_validation_curves_restore_the_sign_of_losses():
     plot = drawn(validation_chart(grouped([run])))
     assert list(plot.marks[0].y) == [2.5, 1.5]
     assert "nll" in plot.y.title
-
-
-def test_validated_metric_is_that_of_the_task():
-    task = Respond()
-    for metric in task.metrics:
-        run = record("erm", 0, {"films": 0.5})
-        run.spec.update(task="respond", metric=metric)
-        assert run.validated == task.validation_metric(metric)
 
 
 def test_validation_curves_end_with_the_shortest_run():

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 
 import pytest
-from PIL import Image
 
 from holdfast import catalog
 from holdfast.api import compare
 from holdfast.core.errors import BadInput
-from holdfast.data.readers.images import read_images
 from holdfast.data.synthetic import world
 from holdfast.run.analyses import choose_analyses
 from holdfast.run.settings import make_spec
@@ -61,22 +58,6 @@ def test_target_is_compared_with_the_sources():
     assert len(json.dumps(analysis)) < 100_000
 
 
-def test_invalid_part_locations_raise_before_training(tmp_path):
-    for domain, label, i in itertools.product(("photo", "sketch", "paint"), ("cat", "dog"), range(5)):
-        place = tmp_path / domain / label
-        place.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (8, 8)).save(place / f"{i}.png")
-    (tmp_path / "parts.csv").write_text("image,part,x,y\ncat/0,tail,far,0.5\n")
-    data, ticks = read_images(tmp_path), []
-    workspace, chosen = Workspace(data), make_spec(data, steps=1, every=1, batch=2, settings={"encoder": "cnn"})
-    episode = workspace.episodes(chosen)[0]
-    with pytest.raises(BadInput, match="row 1"):
-        train(chosen, episode, workspace, tick=ticks.append, analyse=("expert-parts",))
-    assert not ticks
-    assert train(chosen, episode, workspace, tick=ticks.append)[0].stages
-    assert ticks
-
-
 def test_analyses_that_do_not_apply_are_none():
     plain = first_record(make_spec(DATA, steps=6, every=3, batch=4, settings={"encoder.hidden": [8]}))
     assert plain.analysis["memory-use"] is None
@@ -114,14 +95,15 @@ def test_finished_runs_without_the_analysis_are_noted_and_kept(tmp_path):
 
 
 def test_analysis_without_anything_to_show_is_explained(tmp_path):
-    chosen = ["slot-map", "a-distance", "routing", "slot-diversity"]
+    chosen = ["memory-use", "a-distance", "routing", "segment-mass"]
     done = compare(
         DATA, methods=["erm"], seeds=1, steps=4, out=tmp_path, device="cpu", settings={"encoder.hidden": [8]},
         analyse=chosen, baselines=False,
     )  # fmt: skip
-    slots, routing = done.notes
-    assert slots.startswith("slot-map, slot-diversity: ")
-    assert "method=hma" in slots
+    memory, routing, grown = done.notes
+    assert memory.startswith("memory-use: ")
+    assert "neck=memory" in memory
+    assert grown.startswith("segment-mass: ")
     assert routing.startswith("routing: ")
     assert "neck=experts" in routing
     page = done.report.read_text(encoding="utf-8")
@@ -129,27 +111,9 @@ def test_analysis_without_anything_to_show_is_explained(tmp_path):
     assert all(each.needs for each in catalog.ANALYSES.values())
 
 
-def test_part_locations_of_other_images_are_noted(tmp_path):
-    for domain, label, i in itertools.product(("photo", "sketch"), ("cat", "dog"), range(5)):
-        place = tmp_path / "set" / domain / label
-        place.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (8, 8)).save(place / f"{i}.png")
-    (tmp_path / "set" / "parts.csv").write_text("image,part,x,y\nphoto/cat/0.png,tail,0.5,0.5\n")
-    more = {"seeds": 1, "steps": 1, "batch": 2, "encoder": "cnn", "cache": False}
-    done = compare(
-        tmp_path / "set", baselines=False, methods=["erm"], out=tmp_path / "out", analyse=["expert-parts"], **more
-    )
-    repeated, nothing, others = done.notes
-    assert "repeat earlier ones" in repeated
-    assert nothing.startswith("expert-parts: ")
-    assert "'photo/cat/0.png'" in others
-    assert "'cat/0'" in others
-    assert "photo/cat/0.png" in done.report.read_text(encoding="utf-8")
-
-
 def test_names_of_analyses():
     assert choose_analyses(["all"]) == list(catalog.ANALYSES)
-    assert len(catalog.ANALYSES) >= 9
+    assert len(catalog.ANALYSES) >= 6
     assert choose_analyses(["a-distance", "all"]) == choose_analyses(["all"])
     assert choose_analyses([]) == []
     with pytest.raises(BadInput, match=r"'a-distanse'.*'a-distance'"):
@@ -157,7 +121,6 @@ def test_names_of_analyses():
 
 
 def test_token_tasks_have_fewer_analyses():
-    assert choose_analyses(["all"], ["respond"]) == list(catalog.ANALYSES)
     assert choose_analyses(["all"], ["tag", "classify"]) == choose_analyses(
         ["general-memory"], ["span", "tag", "masked"]
     )

@@ -21,7 +21,6 @@ from holdfast.run.settings import make_spec
 from holdfast.run.slate import choose_methods
 from holdfast.run.workspace import Workspace, imbalance_note
 from holdfast.search.sweep import sweep
-from tests.talks import talks
 
 DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)
 QUICK = {"encoder.hidden": [8], "plan.targets": ["domain-0"]}
@@ -83,12 +82,6 @@ def test_neck_that_a_method_cannot_use_raises():
 
 
 def test_unsuitable_methods_raise_and_are_left_out_of_all():
-    workspace = Workspace(talks(4))
-    names = choose_methods(["all"], make_spec(workspace.dataset, settings={"task": "respond"}), workspace)
-    assert "erm" in names
-    assert any(note.startswith("coral left out") and "respond" in note for note in workspace.notes)
-    with pytest.raises(BadInput, match=r"'lwf'.*respond"):
-        jobs_of(workspace.dataset, methods=["erm", "lwf"], plan="stream", settings={"task": "respond"})
     for name in ("g-mixup", "swad(ciga-v1)"):
         with pytest.raises(BadInput, match="vector"):
             jobs_of(methods=[name])

@@ -18,24 +18,16 @@ from tests.tiny import tiny_bert
 DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)
 
 
-def test_task_has_its_own_defaults():
-    data = talks(4)
-    spec = make_spec(data, settings={"task": "respond"})
-    assert (spec.encoder, spec.head, spec.metric, spec.tune) == ("dialogue-gru", "none", "nll", "full")
-    assert make_spec(data, settings={"task": "respond"}, metric="bleu2").metric == "bleu2"
+def test_defaults_of_the_task():
     plain = make_spec(DATA)
     assert (plain.task, plain.encoder, plain.head, plain.metric) == ("classify", "mlp", "linear", "accuracy")
-    with pytest.raises(BadInput, match=r"respnd.*respond"):
-        make_spec(data, settings={"task": "respnd"})
-    with pytest.raises(BadInput, match=r"dialogue-gru.*classify"):
-        make_spec(data, encoder="dialogue-gru")
+    with pytest.raises(BadInput, match=r"clasify.*classify"):
+        make_spec(DATA, settings={"task": "clasify"})
 
 
-def test_required_columns_depend_on_the_task():
-    data = talks(4)
-    assert training_data(data, task="respond") is data
+def test_classifiers_need_labels():
     with pytest.raises(BadInput, match=r"labels.*--task respond"):
-        training_data(data)
+        training_data(talks(4))
 
 
 def test_error_for_a_neck_setting_names_the_necks_that_have_it():
@@ -59,7 +51,7 @@ def test_task_settings(tmp_path):
         make_spec(data, settings={"task": "span", "task.strid": 5})
     with pytest.raises(BadInput, match=r"span.*stride.*'wide'"):
         make_spec(data, settings={"task": "span", "task.stride": "wide"})
-    for task in ("classify", "tag", "respond", "masked"):
+    for task in ("classify", "tag", "masked"):
         with pytest.raises(BadInput, match=rf"{task}.*'stride'"):
             catalog.check_settings("tasks", task, {"stride": 5})
 

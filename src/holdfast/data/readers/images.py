@@ -10,12 +10,14 @@ import numpy as np
 from holdfast.core.errors import BadInput
 from holdfast.core.files import path_error
 from holdfast.data.dataset import Dataset, encode
-from holdfast.data.part_locations import FILE, is_annotation_folder
 from holdfast.data.raw import ImageFiles
 from holdfast.data.readers.columns import DEFAULT, ReadOptions
 from holdfast.data.readers.features import SUFFIXES
 
 _LAYOUT = "put images at DOMAIN/CLASS/FILE"
+PARTS = "parts.csv"  # locations of object parts, which analyses read
+CUB_IMAGES = "images.txt"  # list of the images of CUB-200-2011
+CUB_ANNOTATIONS = ("parts", "attributes")  # folders of annotations next to its folder of images
 
 
 def read_images(folder: Path, options: ReadOptions = DEFAULT) -> Dataset:
@@ -37,10 +39,11 @@ def read_images(folder: Path, options: ReadOptions = DEFAULT) -> Dataset:
     if domain_level is not None:
         used = {name[0] for name in names}
         for path in sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in used):
-            if not path.name.startswith(".") and not is_annotation_folder(path):
+            annotations = path.name in CUB_ANNOTATIONS and (folder / CUB_IMAGES).is_file()
+            if not path.name.startswith(".") and not annotations:
                 raise BadInput(f"the domain folder {path} holds no images: add images or remove it")
         domain, domains = encode([name[domain_level] for name in names])
-    ignored = len(files) - len(images) - (folder / FILE).is_file()  # part locations are read by analyses
+    ignored = len(files) - len(images) - (folder / PARTS).is_file()
     notes = (f"{ignored} files in {folder} are not images and were ignored",) if ignored else ()
     ids = ["/".join(name) for name in names]
     return Dataset(folder.resolve().name, ImageFiles(images), y, classes, domain, domains, ids=ids, notes=notes)

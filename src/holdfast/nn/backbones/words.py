@@ -27,17 +27,11 @@ SPECIALS = 3
 END = "<eos>"
 
 _WORD = re.compile(r"\d+(?:[.,]\d+)+|\w+(?:['’]\w+)*|[^\w\s]")
-_CLOSING = re.compile(r" ([.,!?;:%)\]}…])")
 
 
 def split_words(text: str) -> list[str]:
     """Split a text into lower-case words, numbers (3.5 is one) and punctuation marks."""
     return _WORD.findall(text.lower())
-
-
-def join_words(words: Iterable[str]) -> str:
-    """Join words to a text, without a space before closing punctuation."""
-    return _CLOSING.sub(r"\1", " ".join(words))
 
 
 def iter_texts(examples: Iterable[Any]) -> Iterable[str]:

@@ -20,14 +20,14 @@ def test_every_row_has_a_reader_a_home_and_a_description(name):
     known = KnownSet.of(name)
     assert callable(known.load_reader())
     assert known.about
-    assert known.home.startswith("http") or name in (*DOWNLOADED, "dialogue")
+    assert known.home.startswith("http") or name in DOWNLOADED
     assert catalog.DATASETS[name].about == known.about
     assert known.files
 
 
 def test_the_catalog_lists_the_table():
     assert set(table()) <= set(catalog.DATASETS)
-    assert len(table()) == 56
+    assert len(table()) == 55
 
 
 @pytest.mark.parametrize("name", [name for name in table() if name not in DOWNLOADED])

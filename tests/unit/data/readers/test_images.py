@@ -174,3 +174,28 @@ def test_unreadable_folder_is_reported(folder, monkeypatch, locked):
     monkeypatch.setattr(os, "scandir", scandir)
     with pytest.raises(BadInput, match=f"{locked} .Permission denied"):
         read_images(folder)
+
+
+def test_table_of_parts_is_not_counted_as_ignored(folder):
+    (folder / "parts.csv").write_text("image,part,x,y\n")
+    assert read_images(folder).notes == ()
+    (folder / "photo" / "parts.csv").write_text("image,part,x,y\n")
+    (note,) = read_images(folder).notes
+    assert note.startswith("1 files")
+
+
+def test_folders_of_annotations_are_no_domains(tmp_path):
+    draw(tmp_path / "images" / "001.Auk" / "a.jpg")
+    for name in ("parts", "attributes"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "images.txt").write_text("1 001.Auk/a.jpg\n")
+    assert read_images(tmp_path).domains == ("images",)
+    (tmp_path / "images.txt").unlink()
+    with pytest.raises(BadInput, match=r"the domain folder .*attributes holds no images"):
+        read_images(tmp_path)
+
+
+def test_broken_link_is_reported(folder):
+    (folder / "photo" / "cat" / "dead.png").symlink_to("/nonexistent/x.png")
+    with pytest.raises(BadInput, match=r"dead\.png is a link"):
+        read_images(folder)

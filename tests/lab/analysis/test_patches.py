@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.analysis.expert_views import ImageView, PatchView, class_attention, view_patches
-from holdfast.analysis.patches import agreement, attention_maps, part_experts, part_masks, sections
-from holdfast.analysis.views import View, Views
+from holdfast.analysis.views import Subject, View, Views
 from holdfast.core.tape import tape
+from holdfast.data.dataset import Dataset
+from holdfast.data.raw import Pixels
 from holdfast.data.splits import Part
+from lab.analysis import patch_views
+from lab.analysis.patch_views import ImageView, PatchView, class_attention, view_patches
+from lab.analysis.patches import agreement, attention_maps, part_experts, part_masks, sections
 from tests.unit.analysis.test_routing import EXPERTS, built
 from tests.unit.report.fake_records import analysed
 
@@ -23,7 +26,16 @@ PARTS = [Part("photo", np.arange(5)), Part("sketch", np.arange(5, 10))]
 def views(**fields) -> Views:
     fields = {"experts": 2, "same": {}, "shown": (), "part_maps": (), "attention": ()} | fields
     z = np.zeros((1, 2))
-    return Views((View("photo", z, z),), (View("sketch", z, z),), None, PatchView(**fields))
+    return Views((View("photo", z, z),), (View("sketch", z, z),), further={view_patches: PatchView(**fields)})
+
+
+def collected(model, examples, names=None, seed: int = 0) -> PatchView:
+    """Return the view of the network for images of these names."""
+    raw, zeros = Pixels(np.zeros((10, 3, 4, 4), np.uint8)), np.zeros(10, dtype=np.int64)
+    dataset = None if names is None else Dataset("toy", raw, zeros, ("cat",), zeros, ("all",), ids=names)
+    view = Views((), (), subject=Subject(model, examples, PARTS[:1], PARTS[1:], seed, dataset)).collect(view_patches)
+    assert view is not None
+    return view
 
 
 def test_agreement_and_its_control():
@@ -80,11 +92,11 @@ def networks(tmp_path_factory):
     return {"experts": built("vit", folder, experts=EXPERTS), "plain": built("vit", folder)}
 
 
-def test_views_of_a_network_with_experts(networks):
+def test_views_of_a_network_with_experts(networks, monkeypatch):
     model, examples = networks["experts"]
     points = {"cat/1": [("beak", 0.5, 0.5)], "cat/9": [("beak", 0.5, 0.5)]}
-    result = view_patches(model, examples, PARTS[:1], PARTS[1:], seed=0, names=NAMES, points=points)
-    assert result is not None
+    monkeypatch.setattr(patch_views, "read_part_locations", lambda dataset: points)
+    result = collected(model, examples, NAMES)
     assert result.experts == 3
     assert sorted(result.same) == [f"cat/{i}" for i in range(5)]
     with tape() as side, torch.no_grad():
@@ -97,16 +109,15 @@ def test_views_of_a_network_with_experts(networks):
     ((_, locations),) = result.part_maps  # only cat/1 of the source
     assert locations == points["cat/1"]
     assert len(result.attention) == 4
-    assert not view_patches(model, examples, PARTS[:1], PARTS[1:], seed=0).same  # without names
+    assert not collected(model, examples).same  # without names
     numbered = [f"{i}" for i in range(len(NAMES))]  # as in WILDS: no shared names
-    assert not view_patches(model, examples, PARTS[:1], PARTS[1:], seed=0, names=numbered).same
+    assert not collected(model, examples, numbered).same
 
 
 def test_networks_with_and_without_experts_show_the_same_images(networks):
     shown = []
     for model, examples in networks.values():
-        result = view_patches(model, examples, PARTS[:1], PARTS[1:], seed=3, names=NAMES)
-        assert result is not None
+        result = collected(model, examples, NAMES, seed=3)
         shown.append([(each.name, each.domain) for each, _ in result.attention])
     assert shown[0] == shown[1]
     assert result.experts == 0

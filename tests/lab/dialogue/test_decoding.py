@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from holdfast.nn.decoding import SpecialTokens, beam_search, greedy
+from lab.dialogue.decoding import SpecialTokens, beam_search, greedy
 
 PAD, BEGIN, END, A, B, C = range(6)
 MARKS = SpecialTokens(begin=BEGIN, end=END, pad=PAD, silent=(PAD, BEGIN))

@@ -19,8 +19,8 @@ from holdfast.report.sections import Figure, RunResult, Section, figure_section
 from holdfast.stats.labels import Groups
 
 if TYPE_CHECKING:
-    from holdfast.analysis.expert_views import ImageView
     from holdfast.analysis.views import Views
+    from lab.analysis.patch_views import ImageView, PatchView
 
 NEAREST = 9  # patches that belong to a part
 BACKGROUND = "background"
@@ -31,7 +31,7 @@ def agreement(views: Views, *, seed: int) -> dict[str, Any] | None:
 
     None if no image is in every domain.
     """
-    view = views.patches
+    view = _patch_view(views)
     if view is None or not view.same:
         return None
     domains = list(next(iter(view.same.values())))
@@ -61,7 +61,7 @@ def agreement(views: Views, *, seed: int) -> dict[str, Any] | None:
 
 def part_experts(views: Views, *, seed: int) -> dict[str, Any] | None:
     """Compute the experts of the patches of each part on training images; None without part locations."""
-    view = views.patches
+    view = _patch_view(views)
     if view is None or not view.part_maps:
         return None
     names = sorted({name for _, points in view.part_maps for name, _, _ in points})
@@ -89,10 +89,17 @@ def part_experts(views: Views, *, seed: int) -> dict[str, Any] | None:
 
 def attention_maps(views: Views, *, seed: int) -> dict[str, Any] | None:
     """Return the attention of the class token in the last layer per head; None without a vision transformer."""
-    if views.patches is None or not views.patches.attention:
+    view = _patch_view(views)
+    if view is None or not view.attention:
         return None
-    maps = [{**_encoded(image), "heads": rounded(heads, 5)} for image, heads in views.patches.attention]
+    maps = [{**_encoded(image), "heads": rounded(heads, 5)} for image, heads in view.attention]
     return {"maps": maps, "targets": [target.domain for target in views.targets]}
+
+
+def _patch_view(views: Views) -> PatchView | None:
+    from lab.analysis.patch_views import view_patches  # imports torch, which drawing does not need
+
+    return views.collect(view_patches)
 
 
 def _encoded(image: ImageView) -> dict[str, str]:

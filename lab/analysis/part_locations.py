@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from holdfast.core.errors import BadInput
+from holdfast.data.dataset import Dataset
 from holdfast.data.decode import open_image
-from holdfast.data.raw import Raw
 from holdfast.data.readers import formats
+from holdfast.data.readers.images import CUB_IMAGES, PARTS
 
-FILE = "parts.csv"
 COLUMNS = ("image", "part", "x", "y")
 CUB_FOLDER = "CUB_200_2011"
-CUB_IMAGES, CUB_PARTS, CUB_LOCATIONS = "images.txt", "parts/parts.txt", "parts/part_locs.txt"
-CUB_ANNOTATIONS = ("parts", "attributes")  # folders of annotations next to the folder of images
+CUB_PARTS, CUB_LOCATIONS = "parts/parts.txt", "parts/part_locs.txt"
 ROUNDING = 1.5  # pixels that a location may lie outside the image: coordinates start at 1 and are rounded
 
 PartLocations = dict[str, list[tuple[str, float, float]]]  # CLASS/NAME -> (part, x, y) in fractions
@@ -26,15 +25,15 @@ def shared_name(name: str) -> str:
     return inside.rpartition(".")[0] or inside
 
 
-def read_part_locations(raw: Raw, ids: Sequence[str] | None) -> PartLocations:
+def read_part_locations(dataset: Dataset) -> PartLocations:
     """Read parts.csv next to the domain folders, else the files of CUB; empty if there are neither."""
-    files = raw.files()
+    files, ids = dataset.raw.files(), dataset.ids
     if not files or ids is None:
         return {}
     folder = files[0]
     for _ in ids[0].split("/"):
         folder = folder.parent
-    path = folder / FILE
+    path = folder / PARTS
     if not path.is_file():
         candidates = (folder, folder.parent / CUB_FOLDER)  # next to the domain folders, or next to the data set
         cub = next((candidate for candidate in candidates if (candidate / CUB_LOCATIONS).is_file()), None)
@@ -58,18 +57,19 @@ def read_part_locations(raw: Raw, ids: Sequence[str] | None) -> PartLocations:
     return locations
 
 
-def unmatched_note(raw: Raw, ids: Sequence[str] | None) -> str:
+def check_locations(dataset: Dataset) -> str:
+    """Raise if part locations are invalid; return no note."""
+    read_part_locations(dataset)
+    return ""
+
+
+def unmatched_note(dataset: Dataset) -> str:
     """Return a note if part locations exist but name none of these images, else an empty string."""
-    locations, names = read_part_locations(raw, ids), {shared_name(name) for name in ids or ()}
+    locations, names = read_part_locations(dataset), {shared_name(name) for name in dataset.ids or ()}
     if not locations or names & locations.keys():
         return ""
     fix = f"its column image must hold CLASS/NAME without a suffix, such as '{min(names)}'"
-    return f"{FILE} names none of these images (its first is '{next(iter(locations))}'): {fix}"
-
-
-def is_annotation_folder(folder: Path) -> bool:
-    """Whether a folder next to the domain folders holds CUB annotations and is not a domain."""
-    return folder.name in CUB_ANNOTATIONS and (folder.parent / CUB_IMAGES).is_file()
+    return f"{PARTS} names none of these images (its first is '{next(iter(locations))}'): {fix}"
 
 
 def _read_cub(root: Path, files: Mapping[str, Sequence[Path]]) -> PartLocations:

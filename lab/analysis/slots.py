@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.analysis import rounded
-from holdfast.analysis.projection import project
+from holdfast.analysis.projection import PCA, Algorithm, project
 from holdfast.record import RunRecord
 from holdfast.report.axes import Axis
 from holdfast.report.marks import DOTTED, SHADES, Bars, Pixels, Points, Rule
@@ -23,10 +23,11 @@ from holdfast.report.sections import Figure, RunFigures, RunResult, Section, fig
 from holdfast.stats.formatting import format_number, metric_name, scaled
 from holdfast.stats.labels import Groups, settings_key
 from holdfast.stats.statistics import mean
+from lab.analysis.tsne import TSNE
 
 if TYPE_CHECKING:
-    from holdfast.analysis.memory_views import ClassView
     from holdfast.analysis.views import Views
+    from lab.analysis.class_views import ClassView
 
 SLOTS = 16  # slots per class that an attention map shows; its numbers are over all slots
 MIN_TSNE_POINTS = 6
@@ -34,12 +35,12 @@ CAPTIONS = {"alone": "Slots", "beside": "Slots and training rows"}
 SHARES = ("itself", "own class", "other classes", "own slots", "other slots")
 
 
-def slot_map(views: Views, *, seed: int, algorithm: str = "pca") -> dict[str, Any] | None:
+def slot_map(views: Views, *, seed: int, algorithm: Algorithm = PCA) -> dict[str, Any] | None:
     """Project the slots, alone and together with training rows of some classes; None without slots.
 
     The label's part is left out of both, because it is equal for all slots of a class.
     """
-    view = views.classes
+    view = _class_view(views)
     if view is None or view.slots is None or view.slot_labels is None:
         return None
     near = np.isin(view.slot_labels, np.unique(view.recalled_labels))
@@ -49,13 +50,24 @@ def slot_map(views: Views, *, seed: int, algorithm: str = "pca") -> dict[str, An
     same_class, expected = nearest_neighbours(view.slots, view.slot_labels)
     only_slots = np.zeros(len(view.slots))
     return {
-        "how": algorithm,
+        "how": algorithm.name,
         "targets": [target.domain for target in views.targets],
         "nearest": round(same_class, 4),
         "chance": round(expected, 4),
         "alone": _project_groups(view, view.slots, view.slot_labels, only_slots, seed=seed, algorithm=algorithm),
         "beside": _project_groups(view, points, labels, is_row, seed=seed, algorithm=algorithm),
     }
+
+
+def tsne_map(views: Views, *, seed: int) -> dict[str, Any] | None:
+    """Project the slots by t-SNE."""
+    return slot_map(views, seed=seed, algorithm=TSNE)
+
+
+def _class_view(views: Views) -> ClassView | None:
+    from lab.analysis.class_views import view_classes  # imports torch, which drawing does not need
+
+    return views.collect(view_classes)
 
 
 def nearest_neighbours(slots: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
@@ -71,11 +83,11 @@ def nearest_neighbours(slots: np.ndarray, labels: np.ndarray) -> tuple[float, fl
 
 
 def _project_groups(
-    view: ClassView, points: np.ndarray, labels: np.ndarray, is_row: np.ndarray, *, seed: int, algorithm: str
+    view: ClassView, points: np.ndarray, labels: np.ndarray, is_row: np.ndarray, *, seed: int, algorithm: Algorithm
 ) -> dict[str, Any]:
     """Project points and group them by class, slots and rows apart."""
     feasible = len(points) >= MIN_TSNE_POINTS and np.ptp(points, axis=0).any()
-    plane, variance = project(points.astype(np.float64), seed=seed, algorithm=algorithm if feasible else "pca")
+    plane, variance = project(points.astype(np.float64), seed=seed, algorithm=algorithm if feasible else PCA)
     groups = []
     for label in np.unique(labels):
         for index, kind in enumerate(("slots", "rows")):
@@ -92,7 +104,7 @@ def slot_attention(views: Views, *, seed: int) -> dict[str, Any] | None:
     The map is in ten-thousandths, rows and columns by class: the batch, then the slots of the classes in the batch.
     `even` holds the shares that uniform attention would give.
     """
-    view = views.classes
+    view = _class_view(views)
     if view is None or view.attention is None or view.second is None:
         return None
     b = len(view.labels)
@@ -133,7 +145,7 @@ def slot_diversity(views: Views, *, seed: int) -> dict[str, Any] | None:
 
     `scatter` is the standard deviation of this similarity around 0 for one pair of random slots.
     """
-    view = views.classes
+    view = _class_view(views)
     if view is None or view.slots is None or view.similarity is None or len(view.slots) <= len(view.similarity):
         return None
     return {

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones import word_vectors
-from holdfast.nn.backbones.word_vectors import load_similarity
+from lab.dialogue.similarity import load_similarity
 
 
 def test_cosine_of_mean_vectors(tmp_path):

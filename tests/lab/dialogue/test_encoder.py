@@ -12,12 +12,16 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
-from holdfast.nn.backbones import dialogue, seq2seq
-from holdfast.nn.backbones.dialogue import Dialogue
 from holdfast.nn.backbones.words import PAD, SEPARATOR, UNKNOWN
-from holdfast.nn.decoding import Responder
-from holdfast.nn.growth import GrowsUnits, GrowsWords
+from holdfast.nn.growth import GrowsUnits, GrowsWords, add_units
 from holdfast.nn.memory.read import Growable
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
+from lab.dialogue import encoder as dialogue
+from lab.dialogue import seq2seq
+from lab.dialogue.decoding import Responder
+from lab.dialogue.encoder import Dialogue
+from lab.dialogue.head import NoHead
 
 PAIRS = [
     ("How are you today?", "fine, and you?"),
@@ -331,3 +335,14 @@ def test_bad_input():
         net(columns=[2]).widen(2)
     with pytest.raises(BadInput, match=r"column .* got 3"):
         net(directions=2).add_column(3)
+
+
+def test_column_needs_no_widenable_head():
+    torch.manual_seed(0)
+    body = Dialogue(words=["a", "b"], embedding=6, hidden=4, slots=3, slot_width=6)
+    model = Model(body, NoNeck(body.width), NoHead(body.width))
+    old = {id(parameter) for parameter in model.parameters()}
+    new = add_units(model, 2, worth=0, column=True)
+    assert isinstance(model.head, NoHead)
+    assert {id(p) for p in model.trainable_parameters()} == {id(p) for p in new}
+    assert not old & {id(p) for p in new}

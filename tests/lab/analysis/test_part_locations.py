@@ -7,9 +7,13 @@ import pytest
 from PIL import Image
 
 from holdfast.core.errors import BadInput
-from holdfast.data.part_locations import read_part_locations, shared_name, unmatched_note
+from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Pixels
 from holdfast.data.readers.images import read_images
+from lab.analysis.part_locations import check_locations, read_part_locations, shared_name, unmatched_note
+
+ZEROS = np.zeros(2, dtype=np.int64)
+PIXELS = Dataset("toy", Pixels(np.zeros((2, 3, 4, 4), np.uint8)), ZEROS, ("cat",), ZEROS, ("all",))
 
 
 @pytest.fixture
@@ -30,28 +34,20 @@ def test_shared_name_is_equal_in_all_domains(folder):
 
 def test_table_next_to_the_domains(folder):
     found = read_images(folder)
-    assert read_part_locations(found.raw, found.ids) == {}
+    assert read_part_locations(found) == {}
     (folder / "parts.csv").write_text("image,part,x,y\ncat/a.b,beak,0.25,1\ncat/a.b,tail,0,0.5\n")
-    assert read_part_locations(found.raw, found.ids) == {"cat/a.b": [("beak", 0.25, 1.0), ("tail", 0.0, 0.5)]}
-    assert read_part_locations(Pixels(np.zeros((2, 3, 4, 4), np.uint8)), None) == {}
+    assert read_part_locations(found) == {"cat/a.b": [("beak", 0.25, 1.0), ("tail", 0.0, 0.5)]}
+    assert read_part_locations(PIXELS) == {}
 
 
 def test_unmatched_table_gives_a_note(folder):
     found = read_images(folder)
-    assert unmatched_note(found.raw, found.ids) == ""
+    assert unmatched_note(found) == ""
     (folder / "parts.csv").write_text("image,part,x,y\nowl/a.b,beak,0.25,1\n")
-    assert "(its first is 'owl/a.b')" in unmatched_note(found.raw, found.ids)
+    assert "(its first is 'owl/a.b')" in unmatched_note(found)
     (folder / "parts.csv").write_text("image,part,x,y\nowl/a.b,beak,0.25,1\ncat/a.b,beak,0.25,1\n")
-    assert unmatched_note(found.raw, found.ids) == ""
-    assert unmatched_note(Pixels(np.zeros((2, 3, 4, 4), np.uint8)), None) == ""
-
-
-def test_table_is_not_counted_as_ignored(folder):
-    (folder / "parts.csv").write_text("image,part,x,y\n")
-    assert read_images(folder).notes == ()
-    (folder / "photo" / "parts.csv").write_text("image,part,x,y\n")
-    (note,) = read_images(folder).notes
-    assert note.startswith("1 files")
+    assert unmatched_note(found) == ""
+    assert unmatched_note(PIXELS) == ""
 
 
 @pytest.mark.parametrize(
@@ -61,17 +57,11 @@ def test_invalid_locations_are_rejected(row, message, folder):
     found = read_images(folder)
     (folder / "parts.csv").write_text(f"image,part,x,y\n{row}\n")
     with pytest.raises(BadInput, match=f"row 1: .*{message}"):
-        read_part_locations(found.raw, found.ids)
+        check_locations(found)
 
 
 def test_missing_column_is_reported(folder):
     found = read_images(folder)
     (folder / "parts.csv").write_text("image,part,x\ncat/a,tail,0.5\n")
     with pytest.raises(BadInput, match="has no column y"):
-        read_part_locations(found.raw, found.ids)
-
-
-def test_broken_link_is_reported(folder):
-    (folder / "photo" / "cat" / "dead.png").symlink_to("/nonexistent/x.png")
-    with pytest.raises(BadInput, match=r"dead\.png is a link"):
-        read_images(folder)
+        read_part_locations(found)

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from holdfast.core.errors import BadInput
-from holdfast.data.part_locations import read_part_locations
 from holdfast.data.readers.images import read_images
+from lab.analysis.part_locations import read_part_locations
 
 BIRD, GULL = "001.Auk/Auk_0046_18", "002.Gull/Gull_0001_2"
 PLACES = "1 1 10.0 5.0 1\n1 7 30.0 20.0 1\n1 2 0.0 0.0 0\n2 7 25.0 50.0 1\n3 1 1.0 1.0 1\n"
@@ -38,8 +38,7 @@ def styles(tmp_path) -> Path:
 
 
 def parts(folder: Path):
-    found = read_images(folder)
-    return read_part_locations(found.raw, found.ids)
+    return read_part_locations(read_images(folder))
 
 
 WANTED = {BIRD: [("back", 0.25, 0.25), ("left eye", 0.75, 1.0)], GULL: [("left eye", 0.5, 0.5)]}
@@ -60,15 +59,10 @@ def test_cub_next_to_the_data_set_provides_original_sizes(styles):
     assert parts(styles) == {BIRD: [("back", 0.125, 0.125), ("left eye", 0.375, 0.5)], GULL: WANTED[GULL]}
 
 
-def test_cub_is_one_domain_without_its_annotation_folders(tmp_path):
+def test_cub_as_one_domain(tmp_path):
     draw(tmp_path / "images" / f"{BIRD}.jpg", (40, 20))
-    (tmp_path / "attributes").mkdir()
     annotate(tmp_path)
-    assert read_images(tmp_path).domains == ("images",)
     assert parts(tmp_path) == {BIRD: WANTED[BIRD]}
-    (tmp_path / "images.txt").unlink()
-    with pytest.raises(BadInput, match=r"the domain folder .*attributes holds no images"):
-        read_images(tmp_path)
 
 
 @pytest.mark.parametrize(

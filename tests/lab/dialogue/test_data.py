@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.known import dialogue
 from holdfast.data.load import load_data
 from holdfast.data.splits import rows_by_domain
+from lab.dialogue import data
 
 HEAD = ["message", "response", "domain", "split"]
 
@@ -43,7 +43,7 @@ def test_films_have_no_split_and_ubuntu_has_one(folder):
 
 
 def test_ubuntu_sample_has_the_published_size_and_is_reproducible(folder, monkeypatch):
-    monkeypatch.setattr(dialogue, "DRAWN", {"train": 5, "valid": 6, "test": 2})
+    monkeypatch.setattr(data, "DRAWN", {"train": 5, "valid": 6, "test": 2})
     first, second = (load_data("dialogue", data_dir=folder) for _ in range(2))
     assert {kind: len(rows) for kind, rows in rows_by_domain(first)["ubuntu"].splits.items()} == {
         "train": 5, "valid": 6, "test": 2,

@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.dialogue import Dialogue
-from holdfast.nn.heads import Linear, NoHead
+from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
-from holdfast.tasks.respond import Respond, shared_ngrams
+from lab.dialogue.encoder import Dialogue
+from lab.dialogue.head import NoHead
+from lab.dialogue.respond import Respond, shared_ngrams
+from tests.unit.report.fake_records import record
 
 TASK = Respond()
 NONE = torch.full((4,), -1)
@@ -110,6 +112,10 @@ def test_evaluate_returns_all_statistics(model):
 
 def test_validation_uses_the_likelihood():
     assert [TASK.validation_metric(name) for name in TASK.metrics] == ["nll", "perplexity", "nll", "nll", "nll"]
+    for metric in TASK.metrics:
+        run = record("erm", 0, {"films": 0.5})
+        run.spec.update(task="respond", metric=metric)
+        assert run.validated == TASK.validation_metric(metric)
     assert TASK.selection_value("nll", 2.0) == TASK.selection_value("perplexity", 2.0) == -2.0
     assert TASK.selection_value("bleu2", 0.5) == 0.5
     with pytest.raises(BadInput, match="did you mean 'bleu2'"):

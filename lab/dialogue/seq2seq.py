@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_known
 from holdfast.nn.backbones.words import SEPARATOR, WordTable
-from holdfast.nn.decoding import Score, State
 from holdfast.nn.growth import expand_inputs
 from holdfast.nn.recurrent.layer import (
     BANK_SETTINGS,
@@ -25,6 +24,7 @@ from holdfast.nn.recurrent.layer import (
     total_width,
 )
 from holdfast.nn.recurrent.reference import InitialState
+from lab.dialogue.decoding import Score, State
 
 ENTRIES = 1 << 25  # maximum number of word scores in memory at once
 ATTENTIONS = ("dot", "general")

@@ -16,12 +16,12 @@ from holdfast.data.batches import Batches, Examples, prepare
 from holdfast.data.splits import Part
 from holdfast.methods.base import StageInfo
 from holdfast.methods.optim import Optimizer, OptimizerSettings
-from holdfast.nn.heads import NoHead
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.protocols.evaluate import outputs, score
 from holdfast.run.settings import make_spec
-from holdfast.tasks.respond import Respond
+from lab.dialogue.head import NoHead
+from lab.dialogue.respond import Respond
 from tests.contract.scenario import assert_pure_predictions, assert_resumes
 from tests.talks import talks
 
@@ -29,7 +29,7 @@ SMALL = {"embedding": 8, "hidden": 12, "slots": 4, "longest": 6}
 
 
 def serve(name: str) -> bool:
-    return all("respond" in layer.tasks for _, layer in catalog.unwrap("methods", name))
+    return not any(layer.unsupported("respond") for _, layer in catalog.unwrap("methods", name))
 
 
 NAMES = [name for name in catalog.buildable_names("methods") if serve(name)]

@@ -16,6 +16,7 @@ from holdfast.data.readers.codes import SPLIT_NAMES
 from holdfast.data.readers.columns import SYNONYMS, ReadOptions, find
 from holdfast.data.readers.table import read_table
 
+KNOWN = KnownSet(name="dialogue", about="films, then Ubuntu support chats", reader="")
 FILMS, UBUNTU = "films", "ubuntu"
 STEMS = {FILMS: ("cornell_pairs", "cornell"), UBUNTU: ("ubuntu_pairs", "irc_pairs", "ubuntu")}
 SPELLINGS = {FILMS: ("films", "cornell_movie", "cornell"), UBUNTU: ("ubuntu",)}
@@ -27,26 +28,26 @@ FILM_PAIRS = 220_000  # approximate published number, of which 10,000 validate a
 DRAWN = {"train": 9_000, "valid": 3_000, "test": 3_000}  # from Ubuntu, which is meant to be a small domain
 
 
-def read_dialogue(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
+def read_dialogue(*, data_dir: Path | None = None) -> Dataset:
     """Read both domains from their tables; from Ubuntu a fixed random sample of the published size is used.
 
     Rows of other domains in a table are dropped. Rows whose split is not train, valid or test are split with the seed
     of the run.
     """
-    films, ubuntu = (_read(known, name, data_dir) for name in (FILMS, UBUNTU))
+    films, ubuntu = (_read(name, data_dir) for name in (FILMS, UBUNTU))
     notes = []
     if len(films) < FILM_PAIRS:
         notes.append(f"dialogue has {len(films):,} film pairs, about {FILM_PAIRS:,} were published")
     sample = _draw(ubuntu)
     if len(sample) < len(ubuntu):
         notes.append(f"{len(sample):,} of the {len(ubuntu):,} Ubuntu pairs are used, at most the published number")
-    return known.finish(join([films, ubuntu.subset(sample)]), notes=notes).checked(labels=False)
+    return KNOWN.finish(join([films, ubuntu.subset(sample)]), notes=notes).checked(labels=False)
 
 
-def _read(known: KnownSet, name: str, data_dir: Path | None) -> Dataset:
+def _read(name: str, data_dir: Path | None) -> Dataset:
     columns = "with the columns message and response, and split (train, dev, test) if there is one"
     expected = f"{TABLE_FILE.format(STEMS[name][0])} with pairs of successive lines into FOLDER, {columns}"
-    path = replace(known, files=STEMS[name], home=f"{HOMES[name]} ({name})").find(data_dir, expected)
+    path = replace(KNOWN, files=STEMS[name], home=f"{HOMES[name]} ({name})").find(data_dir, expected)
     dataset = read_table(path, ReadOptions({"split": ""}, need=()))
     if not isinstance(dataset.raw, Texts) or dataset.raw.second is None:
         raise BadInput(f"{path} does not have the columns of dialogue: it needs message, response and split")

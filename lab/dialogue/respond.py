@@ -6,16 +6,18 @@ Shapes: b examples, t words per response.
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Inputs
-from holdfast.nn.decoding import NextWords, Responder
+from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.model import Model
-from holdfast.record import LOWER_IS_BETTER, Scores
+from holdfast.record import Scores
 from holdfast.tasks.base import Task
+from lab.dialogue.decoding import NextWords, Responder
 
 # columns of `Respond.evaluate`; the word ids of the generated response follow
 LOSS, WORDS, UNIGRAMS, BIGRAMS, LENGTH, REFERENCE_LENGTH, SIMILARITY = range(7)
@@ -31,6 +33,7 @@ class Respond(Task):
     metrics = ("nll", "perplexity", "bleu2", "w2v_similarity", "distinct2")
     needs = ("domain",)
     data_form = "table"
+    unit = "responses"
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         loss, words = output.unbind(1)
@@ -38,9 +41,7 @@ class Respond(Task):
 
     def evaluate(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
         """(b, 7 + t) outputs, shared unigrams and bigrams, both lengths, similarity (NaN if unknown), response ids."""
-        backbone = model.backbone
-        if not isinstance(backbone, Responder):
-            raise BadInput("the task respond needs an encoder that generates responses, such as dialogue-gru")
+        backbone = _responder(model.backbone)
         answers, output = backbone.answer(x), model(x)
         similarity = backbone.similarity(answers, x)
         if similarity is None:
@@ -61,8 +62,18 @@ class Respond(Task):
         rows = stats.double()
         return {name: _score(name, rows) for name in names}
 
-    def validation_metric(self, metric: str) -> str:
-        return metric if metric in LOWER_IS_BETTER else "nll"
+    def generate(self, encoder: Backbone, x: Inputs) -> Tensor:
+        """(b, t) word ids of one response per message; of pairs, the first text is the message."""
+        return _responder(encoder).answer(x)
+
+    def text_columns(self, encoder: Backbone, words: Tensor | None) -> dict[str, list[str]]:
+        return {"response": [] if words is None else _responder(encoder).texts(words.long())}
+
+
+def _responder(encoder: Any) -> Responder:
+    if not isinstance(encoder, Responder):
+        raise BadInput("the task respond needs an encoder that generates responses, such as dialogue-gru")
+    return encoder
 
 
 def shared_ngrams(answer: Sequence[int], reference: Sequence[int], n: int) -> int:

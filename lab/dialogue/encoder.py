@@ -4,7 +4,8 @@ Shapes: b batch, n tokens of one type, t words per response.
 """
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Self
@@ -16,12 +17,13 @@ from holdfast.core.errors import BadInput, check_at_least
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import fingerprint
-from holdfast.nn.backbones.seq2seq import ENTRIES, Seq2Seq, Seq2SeqSettings
-from holdfast.nn.backbones.word_vectors import TextSimilarity, load_similarity
-from holdfast.nn.backbones.words import END, PAD, SEPARATOR, UNKNOWN, WordBackbone, WordTable, join_words, vocabulary
-from holdfast.nn.decoding import SpecialTokens, beam_search, greedy
+from holdfast.nn.backbones.words import END, PAD, SEPARATOR, UNKNOWN, WordBackbone, WordTable, vocabulary
 from holdfast.nn.growth import units_for_budget
+from lab.dialogue.decoding import SpecialTokens, beam_search, greedy
+from lab.dialogue.seq2seq import ENTRIES, Seq2Seq, Seq2SeqSettings
+from lab.dialogue.similarity import TextSimilarity, load_similarity
 
+_CLOSING = re.compile(r" ([.,!?;:%)\]}…])")
 MESSAGE, RESPONSE, VECTOR_IDS = range(3)  # token types; the last are ids of word vectors, for scoring only
 
 
@@ -188,6 +190,11 @@ class Dialogue(WordBackbone):
     def preparation_key(self) -> str:
         vectors = None if self.text_similarity is None else self.text_similarity.name
         return fingerprint(json.dumps(["dialogue", self.table.groups, self.length, vectors]))
+
+
+def join_words(words: Iterable[str]) -> str:
+    """Join words to a text, without a space before closing punctuation."""
+    return _CLOSING.sub(r"\1", " ".join(words))
 
 
 def _tokens_of_type(x: Inputs, kind: int) -> tuple[Tensor, Tensor]:

@@ -9,8 +9,20 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.analysis.memory_views import CLOUD_ROWS, ClassView
-from holdfast.analysis.slots import (
+from holdfast.analysis.projection import PCA
+from holdfast.analysis.views import View, Views, collect_views
+from holdfast.core.store import TensorStore
+from holdfast.data.batches import Examples
+from holdfast.data.splits import Part
+from holdfast.data.synthetic import world
+from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
+from holdfast.nn.model import Model
+from holdfast.run.settings import make_spec
+from holdfast.run.train import train
+from holdfast.run.workspace import Workspace
+from holdfast.stats.labels import grouped
+from lab.analysis.class_views import CLOUD_ROWS, ClassView, view_classes
+from lab.analysis.slots import (
     CAPTIONS,
     SHARES,
     draw_attention,
@@ -24,17 +36,7 @@ from holdfast.analysis.slots import (
     slot_diversity,
     slot_map,
 )
-from holdfast.analysis.views import View, Views, collect_views
-from holdfast.core.store import TensorStore
-from holdfast.data.batches import Examples
-from holdfast.data.splits import Part
-from holdfast.data.synthetic import world
-from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
-from holdfast.nn.model import Model
-from holdfast.run.settings import make_spec
-from holdfast.run.train import train
-from holdfast.run.workspace import Workspace
-from holdfast.stats.labels import grouped
+from lab.analysis.tsne import TSNE
 from tests.unit.report.drawing import SCRIPT, drawn, only_run
 from tests.unit.report.fake_records import analysed, record
 
@@ -58,10 +60,15 @@ def views_of(net: Model, seed: int = 0) -> Views:
     return collect_views(net, EXAMPLES, [A, B], [T], seed=seed)
 
 
+def class_view(views: Views) -> ClassView:
+    view = views.collect(view_classes)
+    assert view is not None
+    return view
+
+
 def test_batch_is_sorted_by_class_and_read_as_one():
     net = model().eval()
-    view = views_of(net).classes
-    assert view is not None
+    view = class_view(views_of(net))
     assert view.labels.tolist() == [c for c in range(10) for _ in range(10)]
     assert view.attention is not None
     assert view.attention.shape == (100, 100 + 36)
@@ -79,12 +86,12 @@ def test_network_is_unchanged_and_rows_are_sampled_by_seed():
     net = model().train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     state = torch.get_rng_state()
-    views = [views_of(net, seed) for seed in (0, 0, 1)]
+    views = [class_view(views_of(net, seed)) for seed in (0, 0, 1)]
     assert net.training
     assert net.neck.context == "support"
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)
-    first, again, other = (each.classes.attention for each in views)
+    first, again, other = (each.attention for each in views)
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -141,7 +148,7 @@ def test_nearest_neighbours():
     assert nearest_neighbours(np.zeros((4, 2)), np.array([0, 0, 1, 1]))[0] == pytest.approx(1 / 3)  # all equal
 
 
-@pytest.mark.parametrize("algorithm", ["pca", "tsne"])
+@pytest.mark.parametrize("algorithm", [PCA, TSNE], ids=lambda algorithm: algorithm.name)
 def test_projections_of_all_slots_and_of_three_classes_with_rows(algorithm):
     result = slot_map(views_of(model()), seed=0, algorithm=algorithm)
     assert result is not None
@@ -152,7 +159,7 @@ def test_projections_of_all_slots_and_of_three_classes_with_rows(algorithm):
     assert [(g["class"], g["kind"], len(g["y"])) for g in result["beside"]["groups"]] == [
         (str(c), kind, count) for c in range(3) for kind, count in (("slots", 3), ("rows", 25))
     ]
-    assert (result["alone"]["variance"] is None) == (algorithm == "tsne")
+    assert (result["alone"]["variance"] is None) == (algorithm is TSNE)
     every = [v for g in result["beside"]["groups"] for v in (*g["x"], *g["y"])]
     assert (min(every), max(every)) == (0.0, 1.0)
     json.dumps(result, allow_nan=False)
@@ -160,7 +167,7 @@ def test_projections_of_all_slots_and_of_three_classes_with_rows(algorithm):
 
 def test_identical_slots():
     views = views_of(model(start="zeros"))
-    assert slot_map(views, seed=0, algorithm="tsne") is not None
+    assert slot_map(views, seed=0, algorithm=TSNE) is not None
     result = slot_diversity(views, seed=0)
     assert result is not None
     assert result["mean"] == 1.0
@@ -171,10 +178,9 @@ def test_identical_slots():
 
 
 def test_results_use_the_names_of_classes():
-    view = views_of(model()).classes
-    assert view is not None
+    view = class_view(views_of(model()))
     named = ClassView(**{**vars(view), "classes": tuple(f"kind {i}" for i in range(C))})
-    result = slot_diversity(Views((), (), named), seed=0)
+    result = slot_diversity(Views((), (), further={view_classes: named}), seed=0)
     assert result is not None
     assert list(result["classes"])[:2] == ["kind 0", "kind 1"]
 

@@ -1,0 +1,1 @@
+"""Dialogue: an encoder that answers messages, its task and its data set."""
