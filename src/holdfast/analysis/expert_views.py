@@ -18,7 +18,7 @@ from holdfast.data.batches import Examples
 from holdfast.data.part_locations import PartLocations, shared_name
 from holdfast.data.splits import Part
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.vit import VisionTransformer
+from holdfast.nn.backbones.vision import VisionTransformer
 from holdfast.nn.experts.graft import expert_layers
 from holdfast.nn.model import Model
 

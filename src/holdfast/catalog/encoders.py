@@ -5,7 +5,7 @@ from typing import Any
 from holdfast.catalog.entry import EXAMPLE_TASKS, FEATURE_TASKS, EncoderEntry
 
 _BACKBONES = "holdfast.nn.backbones"
-_RESNET, _VIT = f"{_BACKBONES}.resnet:ResNet.build", f"{_BACKBONES}.vit:VisionTransformer.build"
+_RESNET, _VIT = f"{_BACKBONES}.resnet:ResNet.build", f"{_BACKBONES}.vision:VisionTransformer.build"
 _MEMORY_RNN, _DIALOGUE = f"{_BACKBONES}.memory_rnn:MemoryRNN.build", f"{_BACKBONES}.dialogue:Dialogue.build"
 _GRAPH = f"{_BACKBONES}.graph:GraphNetwork.build"
 _SUBGRAPH = f"{_BACKBONES}.graph_pooling:SubgraphNetwork.build"

@@ -75,5 +75,5 @@ def test_fusion_needs_two_networks(tmp_path):
         Fusion.build(32, ["a", "b"], encoder)
     with pytest.raises(BadInput, match=r"head.add 'odds'"):
         head(add="odds")
-    with pytest.raises(BadInput, match="unknown kind of head"):
+    with pytest.raises(BadInput, match="`kind` must be dense or linear"):
         head(kind="deep")

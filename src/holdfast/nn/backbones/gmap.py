@@ -25,7 +25,13 @@ TRIALS = ("the good, the bad: 12 of them", "Émile's naïve test_case, twice!")
 class GMap:
     """Builder of text encoders with a general model; it returns a TextEncoder, so every head and method works."""
 
-    retired: ClassVar[Mapping[str, Any]] = {"source": None, "chunks": None, "states": "layers", "mask": "keys"}
+    retired: ClassVar[Mapping[str, Any]] = {
+        "source": None,
+        "chunks": None,
+        "states": "layers",
+        "mask": "keys",
+        "gate": "normal",
+    }
 
     @classmethod
     def build(
@@ -40,7 +46,6 @@ class GMap:
         attention: str = "memory",
         frozen: bool = True,
         cache: int = 0,
-        gate: str = "normal",
         share: float = 0.0,
         mix: float = 0.0,
         pooling: str | None = None,
@@ -90,7 +95,7 @@ class GMap:
             depth = {"depth": len(encoder.stack()), "general": second.depth}
             reads = plan_reads(strategy, **depth, layers=layers)
             others = _substitutes(encoder, training) if memory == "other" else None
-            options: dict[str, Any] = {"attention": attention, "gate": gate, "share": share}
+            options: dict[str, Any] = {"attention": attention, "share": share}
             encoder.attach_companion(GeneralMemory(encoder.module, second, reads, others=others, **options))
         limits = [pretrained.max_positions(module, encoder.tokenizer) for module in (encoder.module, second.module)]
         pretrained.check_text_encoder(encoder, encoder.states, min(limits))

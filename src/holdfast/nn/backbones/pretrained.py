@@ -136,8 +136,6 @@ def with_dropout(module: PreTrainedModel, share: Any) -> PreTrainedModel:
     It is rebuilt because some architectures omit a layer if the rate is 0. The configuration stores the rate, so a
     saved folder builds the same network.
     """
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
-        raise BadInput(f"encoder.dropout must be at least 0 and below 1, got {share!r}")
     config: Any = module.config
     names = [name for name in DROPOUTS if isinstance(config.to_dict().get(name), int | float)]
     if not names:

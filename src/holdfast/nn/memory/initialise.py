@@ -9,7 +9,6 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import check_known
 from holdfast.nn.memory.read import effective_slots
 
 INITS = ("data", "published")
@@ -41,9 +40,9 @@ class Observer(FromData, Protocol):
         ...
 
 
-def check_init(init: str, keys: str = "sample") -> None:
-    check_known("initialisation", init, INITS)
-    check_known("choice of keys", keys, KEYS)
+def needs_no_initialisation(memory: Any, *_: Any) -> None:
+    """Mark a memory as initialised, as a hook before weights are loaded."""
+    memory.pending = False
 
 
 def examples_for(slots: int, keys: str) -> int:

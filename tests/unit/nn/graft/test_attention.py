@@ -314,7 +314,7 @@ def test_gradient_checkpointing(family, networks):
 def test_unsupported_attention_raises():
     with pytest.raises(BadInput, match=r"TransformerEncoderLayer.*Bert"):
         insert_attention(nn.ModuleList([nn.TransformerEncoderLayer(8, 2)]), [0])
-    with pytest.raises(BadInput, match="unknown attention to a memory 'crossed'"):
+    with pytest.raises(BadInput, match="`attention` must be memory, cross or gate, got 'crossed'"):
         insert_attention(nn.ModuleList(), [], attention="crossed")
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.vit import VisionTransformer
+from holdfast.nn.backbones.vision import VisionTransformer
 from holdfast.nn.graft.insert import DropPath, add_drop_path
 from tests.unit.nn.transformers import FAMILIES, transformer
 
