@@ -124,6 +124,11 @@ def setting_defaults(part: Callable[..., Any]) -> dict[str, Any]:
     return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
 
 
+def retired_settings(**values: Any) -> Mapping[str, Any]:
+    """Declare, as the attribute `retired` of a part, settings of earlier versions with the only value that is left."""
+    return values
+
+
 def without_retired(part: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out settings of earlier versions whose value is the only one left, which a part lists as `retired`."""
     retired = getattr(settings_class(part) or getattr(part, "__self__", part), "retired", {})

@@ -3,9 +3,9 @@
 Shapes: b batch, n domains, d width, c classes.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from itertools import combinations, permutations
-from typing import Any, ClassVar, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
-from holdfast.core.settings import checked_settings, log, setting, unlabelled_setting, whole
+from holdfast.core.settings import checked_settings, log, retired_settings, setting, unlabelled_setting, whole
 from holdfast.core.tape import tape
 from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.nn.heads import Head, WordHead
@@ -42,7 +42,7 @@ class DANN(Method):
         conditional: bool = False
         unlabelled: str = unlabelled_setting()
 
-        retired: ClassVar[Mapping[str, Any]] = {"grad_penalty": 0.0}
+        retired = retired_settings(grad_penalty=0.0)
 
     saved_attributes = ("optimizer", "critic_optimizer")
     min_domains = 2

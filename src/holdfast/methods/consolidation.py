@@ -3,8 +3,8 @@
 Shapes: p parameters, concatenated.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
-from holdfast.core.settings import checked_settings, log, setting
+from holdfast.core.settings import checked_settings, log, retired_settings, setting
 from holdfast.core.tape import with_auxiliary
 from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.methods.optim import Optimizer
@@ -51,7 +51,7 @@ class EWC(Method):
         online: bool = False
         decay: float = setting(0.95, least=0, most=1, help="decay of the running Fisher information")
 
-        retired: ClassVar[Mapping[str, Any]] = {"empirical": False}
+        retired = retired_settings(empirical=False)
 
     saved_attributes = ("optimizer", "learned")
     supports_growth = "added"

@@ -4,8 +4,8 @@ Shapes: b batch, d width.
 """
 
 import copy
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Self
+from collections.abc import Iterable
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
-from holdfast.core.settings import checked_settings, choice, setting
+from holdfast.core.settings import checked_settings, choice, retired_settings, setting
 from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.averaging import blend, copy_buffers
 from holdfast.methods.base import Method, Metrics
@@ -46,7 +46,7 @@ class HMA(Method):
             True, help="momentum (1 + t) / (10 + t) at update t until it exceeds `momentum`; false as published"
         )
 
-        retired: ClassVar[Mapping[str, Any]] = {"statistics": "copied"}
+        retired = retired_settings(statistics="copied")
 
     saved_attributes = ("optimizer", "updates")
     updates = 0  # of the momentum encoder

@@ -49,7 +49,7 @@ class SolvedAtOnce(Method):
     saved_attributes = ("optimizer", "earlier")
 
     head_type: ClassVar[type[Any]] = Linear
-    head_name: ClassVar[str] = "linear"
+    head_name = "linear"
 
     def setup(self) -> None:
         if not isinstance(self.model.head, self.head_type):

@@ -1,7 +1,6 @@
 """MLDG and Fish: meta-learning over the domains of a batch."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -10,7 +9,7 @@ from torch.func import functional_call
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import use_shared_rng
-from holdfast.core.settings import checked_settings, choice, log, setting
+from holdfast.core.settings import checked_settings, choice, log, retired_settings, setting
 from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics
 
@@ -32,7 +31,7 @@ class MLDG(Method):
             0.01, search=log(1e-3, 1e-1), help="learning rate of the inner step; null for that of the run"
         )
 
-        retired: ClassVar[Mapping[str, Any]] = {"second_order": False, "inner": "sgd", "splits": "one", "held_out": 1}
+        retired = retired_settings(second_order=False, inner="sgd", splits="one", held_out=1)
 
     min_domains = 2
 

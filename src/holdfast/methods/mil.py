@@ -8,7 +8,7 @@ Shapes: b batch, d width.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput, warn
 from holdfast.core.seeds import rng_state, set_rng_state, use_shared_rng
-from holdfast.core.settings import checked_settings, choice, log, setting, whole
+from holdfast.core.settings import checked_settings, choice, log, retired_settings, setting, whole
 from holdfast.core.tape import Tape, tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.methods.discriminant import a_distance, fisher
@@ -91,10 +91,15 @@ class MIL(Method):
             if self.order == "finite" and self.inner_steps > 1:
                 raise BadInput("order=finite supports one inner step: use inner_steps=1 or order=first")
 
-        retired: ClassVar[Mapping[str, Any]] = {
-            "memory_optimizer": "adam", "memory_clip": 1.0, "inner": "persistent", "shrinkage": None,
-            "balanced": True, "blocks": False, "keep": "last",
-        }  # fmt: skip
+        retired = retired_settings(
+            memory_optimizer="adam",
+            memory_clip=1.0,
+            inner="persistent",
+            shrinkage=None,
+            balanced=True,
+            blocks=False,
+            keep="last",
+        )
 
     saved_attributes = (
         "optimizer", "critic_optimizer", "memory_optimizer", "held_out", "remaining", "game_steps", "phase_ended",

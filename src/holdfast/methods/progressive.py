@@ -3,13 +3,12 @@
 F fine-tuning only; M memory slots, V words, H hidden units, C a column (Asghar et al., 2020, Table 2)
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import nn
 
 from holdfast.core.errors import BadInput
-from holdfast.core.settings import checked_settings, choice, setting
+from holdfast.core.settings import checked_settings, choice, retired_settings, setting
 from holdfast.methods.averaging import Wrapper
 from holdfast.methods.base import Method, StageInfo
 from holdfast.nn.growth import add_slots, add_units, add_words, growable_memories
@@ -34,7 +33,7 @@ class Progressive(Wrapper):
         )
         vectors: str | None = setting(None, help="file of word vectors for new words; random without")
 
-        retired: ClassVar[Mapping[str, Any]] = {"carry": False}
+        retired = retired_settings(carry=False)
 
         def __post_init__(self) -> None:
             if not set(self.letters) <= set(LETTERS):

@@ -1,8 +1,8 @@
 """G-MAP: a domain-specific text encoder that reads a general one, with controls (Wan et al., 2022)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,6 +10,7 @@ from torch import nn
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Tokens
 from holdfast.core.packages import minilm_folder
+from holdfast.core.settings import retired_settings
 from holdfast.nn.backbones import pretrained
 from holdfast.nn.backbones.companion import WHAT, GeneralEncoder
 from holdfast.nn.backbones.text import DEFAULT_LENGTH, TextEncoder
@@ -25,13 +26,7 @@ TRIALS = ("the good, the bad: 12 of them", "Émile's naïve test_case, twice!")
 class GMap:
     """Builder of text encoders with a general model; it returns a TextEncoder, so every head and method works."""
 
-    retired: ClassVar[Mapping[str, Any]] = {
-        "source": None,
-        "chunks": None,
-        "states": "layers",
-        "mask": "keys",
-        "gate": "normal",
-    }
+    retired = retired_settings(source=None, chunks=None, states="layers", mask="keys", gate="normal")
 
     @classmethod
     def build(

@@ -6,7 +6,7 @@ Shapes: b graphs, v nodes of all graphs, e edges, d width.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from holdfast.nn.backbones.small import Dropout
 class GraphBackbone(Backbone):
     """Base of encoders for graphs of one form."""
 
-    takes: ClassVar[str] = "graph"
+    takes = "graph"
     form: GraphForm
     settings: dict[str, Any]  # with the keys `form` and `kind`
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -68,7 +68,7 @@ class Hybrid(TwoEncoders):
     The components are those of the training texts, scaled to a mean variance of 1; a tuned encoder trains them further.
     """
 
-    takes: ClassVar[str] = "text"
+    takes = "text"
 
     @checked_settings
     class Settings(Tfidf.Settings):

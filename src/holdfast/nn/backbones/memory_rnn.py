@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_at_least
 from holdfast.core.inputs import Tokens
-from holdfast.core.settings import checked_settings, choice, setting
+from holdfast.core.settings import checked_settings, choice, retired_settings, setting
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import fingerprint
 from holdfast.nn.backbones.word_vectors import read_vectors
@@ -60,7 +60,7 @@ class MemoryRNN(WordBackbone):
         dropout: float = 0.1
         length: int = setting(50, least=1)
 
-        retired: ClassVar[Mapping[str, Any]] = {"first_read": "zero", "out_tanh": False, "parity": False}
+        retired = retired_settings(first_read="zero", out_tanh=False, parity=False)
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +37,7 @@ IMAGES: dict[str, type[ImageBackbone]] = {"cnn": CNN, "resnet18": ResNet, "effic
 class TwoParts(TwoEncoders):
     """Base of the encoders of tables with a text or an image; the second encoder is the module `text` or `image`."""
 
-    takes: ClassVar[str] = "mixed"
+    takes = "mixed"
     table: TableBackbone
     kind: str  # of the second encoder
 

@@ -3,10 +3,10 @@
 Shapes: b batch, s pixels per side.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from holdfast.core.errors import BadInput
-from holdfast.core.settings import checked_settings, setting
+from holdfast.core.settings import checked_settings, retired_settings, setting
 from holdfast.nn.backbones.small import IMAGENET, ImageBackbone, Normalise, side_setting
 from holdfast.nn.batch_norm import normed
 
@@ -71,7 +71,7 @@ class ResNet(ImageBackbone):
         size: int | None = side_setting(None)  # default: 32 for the small stem, 224 for the large one
         statistics: str = setting("batch", choices=("batch", "frozen", "auto"))
 
-        retired: ClassVar[Mapping[str, Any]] = {"zero_init": False}
+        retired = retired_settings(zero_init=False)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ Shapes: b batch, t tokens, h hidden units per direction.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -21,7 +21,7 @@ from holdfast.nn.backbones.words import PAD, SEPARATOR, SPECIALS, UNKNOWN, split
 class BiLSTM(Backbone):
     """Word vectors, a bidirectional LSTM, and the maximum or mean of the states over the real tokens."""
 
-    takes: ClassVar[str] = "text"
+    takes = "text"
 
     @checked_settings
     class Settings:

@@ -8,7 +8,7 @@ Shapes: n examples, b batch, d width, s pixels per side.
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ class Dropout(nn.Dropout):
 class VectorBackbone(Backbone):
     """Base of encoders for vectors (b, inputs)."""
 
-    takes: ClassVar[str] = "vector"
+    takes = "vector"
     settings: dict[str, Any]  # with the key `inputs`
 
     def prepare(self, examples: Any) -> TensorStore:
@@ -142,7 +142,7 @@ def side_setting(default: int | None) -> Any:
 class ImageBackbone(Backbone):
     """Base of encoders for images (b, 3, s, s), uint8 or float in [0, 1]."""
 
-    takes: ClassVar[str] = "image"
+    takes = "image"
     settings: dict[str, Any]  # with the key `size`
 
     def prepare(self, examples: Any) -> TensorStore:

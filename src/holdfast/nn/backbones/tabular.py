@@ -10,7 +10,7 @@ Shapes: b batch, p number columns, q category columns, k knots, m columns with m
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ CATEGORIES = 500  # most frequent categories per column that are distinguished
 class TableBackbone(Backbone, LearnedPreparation):
     """Base of encoders of tables; `schema` lists the columns with the categories of the training rows."""
 
-    takes: ClassVar[str] = "table"
+    takes = "table"
     knots: Tensor  # (p, k) ascending values of the column, inf after the last one
     levels: Tensor  # (p, k) standardised normal scores of the knots
     gaps: list[int]  # (m,) number columns with missing values in the training rows

@@ -7,7 +7,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,7 @@ class TextEncoder(Backbone):
     contain positions, the features are the states at these positions (b, k, d).
     """
 
-    takes: ClassVar[str] = "text"
+    takes = "text"
     checkpoint: str = ""  # source of the pretrained weights, for heads that load theirs from it
 
     @checked_settings

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ class Tfidf(BagBackbone):
     If the training texts have more than 10 million characters, words alone are used, which is as accurate and faster.
     """
 
-    takes: ClassVar[str] = "text"
+    takes = "text"
 
     @checked_settings
     class Settings:

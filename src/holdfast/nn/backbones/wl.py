@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from hashlib import blake2b
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 
@@ -27,7 +27,7 @@ class WeisfeilerLehman(BagBackbone):
     columns that is normalised by itself. Later labels are hashes of 8 bytes.
     """
 
-    takes: ClassVar[str] = "graph"
+    takes = "graph"
 
     @checked_settings
     class Settings:

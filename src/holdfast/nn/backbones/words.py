@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -151,7 +151,7 @@ def _grow_to_state(table: Any, state: dict[str, Any], prefix: str, *_: Any) -> N
 class WordBackbone(Backbone):
     """Base of encoders over words with a growable vocabulary; the words are saved group by group."""
 
-    takes: ClassVar[str] = "text"
+    takes = "text"
     table: WordTable
     length: int  # maximum number of words per text
 

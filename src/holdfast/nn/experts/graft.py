@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -118,7 +118,7 @@ def feed_forward_names(layer: nn.Module) -> tuple[str, ...]:
 class ExpertsNeck(InsertingNeck):
     """Insert GMoE's experts into the transformer below; the neck itself is the identity (Li et al., 2023)."""
 
-    Settings: ClassVar[type] = ExpertSettings
+    Settings = ExpertSettings
 
     def __init__(self, width: int, *, at: str | Sequence[int] = "last-two", **settings: Any) -> None:
         super().__init__()

@@ -3,17 +3,16 @@
 t tokens, k chosen, e experts, d width, h hidden width
 """
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
-from holdfast.core.settings import checked_settings, choice, setting
+from holdfast.core.settings import checked_settings, choice, retired_settings, setting
 from holdfast.core.tape import ScopedValue, exporting, is_recording, record
 from holdfast.nn.experts.balance import Config, importance, weighted_balance
 from holdfast.nn.experts.dispatch import (
@@ -95,7 +94,7 @@ class ExpertSettings:
         help="standard deviation of the random differences between copied experts, relative to that of a weight",
     )
 
-    retired: ClassVar[Mapping[str, Any]] = {"renormalise": None, "temperature_learned": True, "threshold_learns": True}
+    retired = retired_settings(renormalise=None, temperature_learned=True, threshold_learns=True)
 
     def __post_init__(self) -> None:
         if self.top > self.count:
@@ -124,7 +123,7 @@ class SparseMoE(nn.Module):
     torch.Size([2, 10, 16])
     """
 
-    Settings: ClassVar[type] = ExpertSettings
+    Settings = ExpertSettings
     mechanism = "experts"
     null_name = "choices and gates shuffled among tokens"
     compares_examples = True  # by balance losses and capacity

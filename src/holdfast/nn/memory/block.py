@@ -4,15 +4,14 @@ Shapes: b queries, m rows, h heads, q head width, d width.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
-from holdfast.core.settings import checked_settings, setting
+from holdfast.core.settings import checked_settings, retired_settings, setting
 
 
 @checked_settings
@@ -22,7 +21,7 @@ class BlockSettings:
     heads: int = setting(4, least=1)
     dropout: float = setting(0.1, least=0, below=1)
 
-    retired: ClassVar[Mapping[str, Any]] = {"residual": "identity", "scale": "head", "project": False}
+    retired = retired_settings(residual="identity", scale="head", project=False)
 
 
 class KeysValues(NamedTuple):

@@ -3,15 +3,15 @@
 Shapes: b batch, c classes, h heads, m rows, d width of the features and the label embedding together.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_at_least
-from holdfast.core.settings import checked_settings, choice, setting
+from holdfast.core.settings import checked_settings, choice, retired_settings, setting
 from holdfast.core.tape import exporting, is_recording, known_labels, record
 from holdfast.nn.memory.block import BlockSettings, KeysValues, MemoryBlock, attend, concatenate
 from holdfast.nn.memory.initialise import (
@@ -53,7 +53,7 @@ class HeterogeneousSettings(BlockSettings):
     init: str = setting("data", choices=INITS)
     include_self: bool = False  # the read of the queue includes the example itself, as published
 
-    retired: ClassVar[Mapping[str, Any]] = {**BlockSettings.retired, "part": "all"}
+    retired = retired_settings(**BlockSettings.retired, part="all")
 
     def __post_init__(self) -> None:
         if not (self.real or self.slots or self.across):

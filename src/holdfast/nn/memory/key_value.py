@@ -3,14 +3,13 @@
 Shapes: b batch, h heads, m slots, q key width, d width.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.settings import checked_settings, choice, setting
+from holdfast.core.settings import checked_settings, choice, retired_settings, setting
 from holdfast.nn.memory.bank import SegmentedSlots
 from holdfast.nn.memory.initialise import (
     INITS,
@@ -43,7 +42,7 @@ class KeyValueSettings:
     # with init=data: queries of examples, or `kmeans`: means of clusters of them
     keys: str = setting("sample", choices=KEYS)
 
-    retired: ClassVar[Mapping[str, Any]] = {"query": "linear", "mean": False}
+    retired = retired_settings(query="linear", mean=False)
 
 
 class KeyValueMemory(SegmentedSlots):

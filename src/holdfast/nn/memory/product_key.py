@@ -4,10 +4,9 @@ Shapes: b batch, h heads, n half keys per side, m = n n slots, k chosen slots, q
 """
 
 import math
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from holdfast.core.errors import BadInput, warn
 from holdfast.core.kernels import kernels
-from holdfast.core.settings import checked_settings, setting
+from holdfast.core.settings import checked_settings, retired_settings, setting
 from holdfast.nn.memory.initialise import (
     INITS,
     KEYS,
@@ -46,7 +45,7 @@ class ProductKeySettings:
     # `read` has no effect; it is accepted because earlier versions had it
     updates: str = setting("all", choices=("all", "read"))
 
-    retired: ClassVar[Mapping[str, Any]] = {"query": "linear"}
+    retired = retired_settings(query="linear")
 
     def __post_init__(self) -> None:
         if self.updates == "read":
