@@ -104,7 +104,7 @@ class Optimizer:
         share = loss if self.settings.accumulate == 1 else loss / self.settings.accumulate
         share.backward(inputs=self.parameters)
 
-    def apply_gradients(self, grads: Sequence[Tensor | None], *, ends_step: bool = True) -> None:
+    def apply_gradients(self, grads: Sequence[Tensor | None]) -> None:
         """Add given gradients instead of those of a loss; update after every `accumulate` calls."""
         for parameter, grad in zip(self.parameters, grads, strict=True):
             if grad is not None:
@@ -112,7 +112,7 @@ class Optimizer:
                 # fused optimizers and in-place clipping do not handle
                 copied = torch.empty_like(parameter).copy_(grad).div_(self.settings.accumulate)
                 parameter.grad = copied if parameter.grad is None else parameter.grad + copied
-        self.step(ends_step=ends_step)
+        self.step()
 
     def step(self, *, ends_step: bool = True) -> None:
         """Count one loss; update after every `accumulate` losses."""

@@ -106,9 +106,13 @@ def load_module(name: str, *, what: str) -> PreTrainedModel:
 def _module(place: str, stamp: Stamp, name: str, what: str) -> PreTrainedModel:
     from transformers import AutoModel
 
-    config = load_config(name, what=what)
+    return load_network(AutoModel, place, load_config(name, what=what), name, what)
+
+
+def load_network(auto: Any, place: str, config: Any, name: str, what: str) -> Any:
+    """Load a network without a pooling layer by a class of transformers; raise if its files lack weights."""
     with loading(what, name):
-        module, missing = load_weights(AutoModel, place, config, **without_pooler(config))
+        module, missing = load_weights(auto, place, config, **without_pooler(config))
     if missing:
         raise BadInput(f"the weights of '{name}' lack {len(missing)} tensors such as '{missing[0]}'")
     return module

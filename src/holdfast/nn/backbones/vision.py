@@ -290,11 +290,7 @@ def _image_network(place: str, stamp: pretrained.Stamp, name: str) -> Any:
     config = config.vision_config if "vision_config" in config.to_dict() else config
     if type(config) not in MODEL_MAPPING:
         raise BadInput(f"'{name}' is not an image encoder: transformers has no network for {type(config).__name__}")
-    with pretrained.loading(VisionEncoder.what, name):
-        network = MODEL_MAPPING[type(config)]
-        module, missing = pretrained.load_weights(network, place, config, **pretrained.without_pooler(config))
-    if missing:
-        raise BadInput(f"the weights of '{name}' lack {len(missing)} tensors such as '{missing[0]}'")
+    module = pretrained.load_network(MODEL_MAPPING[type(config)], place, config, name, VisionEncoder.what)
     if module.main_input_name != "pixel_values":
         raise BadInput(f"'{name}' is not an image encoder: {type(module).__name__} takes no pixels")
     return module

@@ -105,12 +105,12 @@ def normalise_queries(net: nn.Module, features: Tensor) -> None:
     last.bias.sub_(mean).div_(deviation)
 
 
-def solve_scale(scores: Tensor, target: float = TARGET) -> float:
-    """Return s such that softmax(s scores) uses `target` slots per read on average, at most half of them.
+def solve_scale(scores: Tensor) -> float:
+    """Return s such that softmax(s scores) uses 16 slots per read on average, at most half of them.
 
     The last dimension of the scores is that of the slots. The number of effective slots decreases with s.
     """
-    target = min(target, max(1.0, scores.shape[-1] / 2))
+    target = min(TARGET, max(1.0, scores.shape[-1] / 2))
     centred = scores.float() - scores.float().amax(-1, keepdim=True)
     spread = float(centred.std())
     if not spread > 0:
