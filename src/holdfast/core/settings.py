@@ -13,6 +13,7 @@ import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from itertools import chain
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,8 +70,8 @@ def value_error(name: str, value: Any, allowed: Mapping[str, Any]) -> str:
     """Return "`top` must be at least 1, got 0" for a value that the metadata of its field excludes, else ""."""
     choices, bounds = list(map(str, allowed.get("choices", ()))), allowed.get("bounds", ())
     numbers = value if isinstance(value, list | tuple) else [value]
-    inside = value is None or all(holds(number, limit) for number in numbers for _, holds, limit in bounds)
-    if inside and (value is None or not choices or str(value) in choices):
+    inside = all(isinstance(n, Real) and holds(n, limit) for n in numbers for _, holds, limit in bounds)
+    if value is None or (inside and (not choices or str(value) in choices)):
         return ""
     expected = _either(choices) if choices else " and ".join(f"{words} {limit:,}" for words, _, limit in bounds)
     return f"`{name}` must be {expected}, got {value!r}"

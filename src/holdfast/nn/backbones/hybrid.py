@@ -3,6 +3,7 @@
 Shapes: n texts, p n-grams, d width.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -57,6 +58,10 @@ class TwoEncoders(Backbone, LearnedPreparation):
             (folder / name).mkdir(parents=True, exist_ok=True)
             encoder.save(folder / name)
         return self.settings
+
+    @classmethod
+    @abstractmethod
+    def load(cls, folder: Path, settings: dict[str, Any]) -> Self: ...
 
     def preparation_key(self) -> str:
         return fingerprint(" ".join(encoder.preparation_key() for encoder in self.encoders().values()))

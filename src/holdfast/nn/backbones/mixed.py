@@ -3,7 +3,6 @@
 Shapes: n rows, b batch, d width, k components, s pixels per side.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -62,10 +61,6 @@ class TwoParts(TwoEncoders):
 
     def stack(self) -> nn.ModuleList:
         return self.other.stack() if isinstance(self.other, TextEncoder) else self.table.stack()
-
-    @classmethod
-    @abstractmethod
-    def load(cls, folder: Path, settings: dict[str, Any]) -> Self: ...
 
 
 class Mixed(TwoParts):

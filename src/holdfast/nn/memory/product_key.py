@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from holdfast.core.errors import BadInput, warn
+from holdfast.core.errors import BadInput
 from holdfast.core.kernels import kernels
 from holdfast.core.settings import checked_settings, retired_settings, setting
 from holdfast.nn.memory.initialise import (
@@ -42,14 +42,10 @@ class ProductKeySettings:
     # with init=data: queries of examples, or `kmeans`: means of clusters of them
     keys: str = setting("sample", choices=KEYS)
 
-    # `read` has no effect; it is accepted because earlier versions had it
-    updates: str = setting("all", choices=("all", "read"))
 
-    retired = retired_settings(query="linear")
+    retired = retired_settings(query="linear", updates="all")
 
     def __post_init__(self) -> None:
-        if self.updates == "read":
-            warn("neck.updates=read has no effect: a step updates all values of the memory; leave the setting out")
         side = self.side
         if side * side != self.slots:
             nearest = round(math.sqrt(self.slots)) ** 2

@@ -75,7 +75,7 @@ def test_weights_from_a_file(tmp_path) -> None:
 
 
 def test_unknown_stem() -> None:
-    with pytest.raises(BadInput, match="did you mean 'small'"):
+    with pytest.raises(BadInput, match="`stem` must be small or large, got 'smal'"):
         ResNet(stem="smal")
 
 
