@@ -19,7 +19,7 @@ from holdfast.core.tape import tape
 from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.pretrained import layer_stack, module_from_config
-from holdfast.nn.backbones.vit import VisionTransformer
+from holdfast.nn.backbones.vision import VisionTransformer
 from holdfast.nn.experts.layer import SparseMoE
 from holdfast.nn.experts.router import route
 from holdfast.nn.heads import Linear

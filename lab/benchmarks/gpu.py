@@ -146,7 +146,7 @@ def _vit(sizes: Sizes) -> Backbone:
     from transformers import ViTConfig
 
     from holdfast.nn.backbones.pretrained import module_from_config
-    from holdfast.nn.backbones.vit import VisionTransformer
+    from holdfast.nn.backbones.vision import VisionTransformer
 
     config: dict[str, Any] = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}
     config |= {"num_hidden_layers": sizes.layers, "image_size": sizes.pixels, "patch_size": 16}

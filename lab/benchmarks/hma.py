@@ -16,7 +16,7 @@ from holdfast.methods.erm import ERM
 from holdfast.methods.hma import HMA
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.pretrained import module_from_config
-from holdfast.nn.backbones.vit import VisionTransformer
+from holdfast.nn.backbones.vision import VisionTransformer
 from holdfast.nn.heads import Linear
 from holdfast.nn.memory.block import BlockSettings, MemoryBlock
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory

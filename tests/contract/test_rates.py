@@ -10,7 +10,7 @@ from holdfast.core.seeds import seeded
 from holdfast.data.synthetic import world
 from holdfast.defaults import NEW_PARTS
 from holdfast.methods.base import StageInfo
-from holdfast.nn.parts import ENCODER, part_names, undecayed
+from holdfast.nn.model import ENCODER, part_names, undecayed
 from holdfast.run.assemble import assemble
 from holdfast.run.resolve import Request, resolve
 from holdfast.run.settings import make_spec, spec_settings

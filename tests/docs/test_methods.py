@@ -7,14 +7,13 @@ import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
 
 import pytest
 
 from holdfast import catalog, compare, world
 from holdfast.catalog import ENCODERS, METHODS, NECKS
-from holdfast.nn.graft.insert import PLACES
-from holdfast.nn.memory.heterogeneous import CONTEXTS, NORMS
-from holdfast.nn.memory.queue import STARTS
+from holdfast.core.settings import settings_class
 from studies import methods
 from studies.build import block, blocks, build
 
@@ -50,8 +49,14 @@ def test_settings_of_hma_are_described_with_all_values():
     described = re.findall(r"`(neck|encoder)\.([a-z_]+)(?:=([a-z]+))?`", text)
     known = {"neck": NECKS["heterogeneous"].setting_names(), "encoder": ENCODERS["vit-s/16"].setting_names()}
     assert {setting for part, setting, _ in described if setting not in known[part]} == set()
-    for key, values in (("context", CONTEXTS), ("start", STARTS), ("input_norm", NORMS), ("prompt", PLACES)):
-        assert {value for _, setting, value in described if setting == key and value} == set(values)
+    for entry, keys in (
+        (NECKS["heterogeneous"], ("context", "start", "input_norm")),
+        (ENCODERS["vit-s/16"], ("prompt",)),
+    ):
+        declared = {field.name: field for field in fields(settings_class(entry.load()))}
+        for key in keys:
+            choices = declared[key].metadata["choices"]
+            assert {value for _, setting, value in described if setting == key and value} == set(choices)
     assert set(METHODS["hma"].necks) - {"heterogeneous"} <= set(re.findall(r"`([a-z-]+)`", text))
 
 

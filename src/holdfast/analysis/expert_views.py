@@ -14,7 +14,7 @@ from holdfast.core.inputs import Inputs
 from holdfast.core.tape import Tape, tape
 from holdfast.data.batches import Examples
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.vit import VisionTransformer
+from holdfast.nn.backbones.vision import VisionTransformer
 from holdfast.nn.experts.graft import expert_layers
 from holdfast.nn.model import Model
 

@@ -6,7 +6,7 @@ from holdfast.catalog.entry import EXAMPLE_TASKS, FEATURE_TASKS, EncoderEntry
 from holdfast.defaults import NEW_PARTS
 
 _BACKBONES = "holdfast.nn.backbones"
-_RESNET, _VIT = f"{_BACKBONES}.resnet:ResNet.build", f"{_BACKBONES}.vit:VisionTransformer.build"
+_RESNET, _VIT = f"{_BACKBONES}.resnet:ResNet.build", f"{_BACKBONES}.vision:VisionTransformer.build"
 _MEMORY_RNN = f"{_BACKBONES}.memory_rnn:MemoryRNN.build"
 _GRAPH = f"{_BACKBONES}.graph:GraphNetwork.build"
 _SUBGRAPH = f"{_BACKBONES}.graph_pooling:SubgraphNetwork.build"

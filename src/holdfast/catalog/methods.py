@@ -135,14 +135,14 @@ METHODS: dict[str, MethodEntry] = {
         "soup:WiseFT", "any method, with weights interpolated between pretrained and trained (Wortsman et al., 2022)",
         acts_on="backbone"),
     "majority": _simple(
-        "logistic:Majority", "most frequent class of the training examples", needs_class="it predicts one class"),
+        "linear:Majority", "most frequent class of the training examples", needs_class="it predicts one class"),
     "mean": _simple(
-        "ridge:Mean", "mean target of the training examples, or the frequency of every label", tasks=NO_CLASS),
+        "linear:Mean", "mean target of the training examples, or the frequency of every label", tasks=NO_CLASS),
     "logistic": _simple(
-        "logistic:Logistic", "logistic regression on frozen features, or on TF-IDF, with a penalty chosen on domains",
+        "linear:Logistic", "logistic regression on frozen features, or on TF-IDF, with a penalty chosen on domains",
         tasks=("classify", "ordinal", "multilabel")),
     "ridge": _simple(
-        "ridge:Ridge", "ridge regression on frozen features, or on TF-IDF, with a penalty chosen on domains",
+        "linear:Ridge", "ridge regression on frozen features, or on TF-IDF, with a penalty chosen on domains",
         tasks=("regress",)),
     "boosting": _simple(
         "boosting:Boosting", "gradient-boosted trees of scikit-learn on frozen features (Friedman, 2001)", head="trees",

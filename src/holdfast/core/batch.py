@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -71,6 +71,18 @@ class DomainBatch:
         """Return (all domains except the i-th, the i-th domain): meta-train and meta-test."""
         groups = self.by_domain()
         return DomainBatch.cat(groups[:i] + groups[i + 1 :]), groups[i]
+
+    def labelled_count(self, groups: int) -> int:
+        """Return the number of labelled examples, which come first; the last `groups` groups have no labels."""
+        return sum(self.sizes[: len(self.sizes) - groups])
+
+    def with_control(self, groups: int, choice: str) -> DomainBatch:
+        """Return the batch, for the null control with random labelled inputs in place of the unlabelled ones."""
+        if not groups or choice != "source":
+            return self
+        count, total = self.labelled_count(groups), len(self.y)
+        rows = torch.cat([torch.arange(count), torch.randint(count, (total - count,))])
+        return replace(self, x=inputs.take(self.x, rows.to(self.y.device)))
 
     def places(self) -> Tensor:
         """Return (n,) the position of each domain among the domains of the stage: the index of its state."""

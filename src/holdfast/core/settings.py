@@ -7,23 +7,79 @@ are its settings.
 import dataclasses
 import inspect
 import math
+import operator
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from itertools import chain
+from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from holdfast.core.errors import BadInput
 
 KIND_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
 COMPOUND_NAMES = ("a list", "settings")
-UNLABELLED = ("target", "source", "none")  # examples without labels that a part uses; `source` is its null control
-UNLABELLED_HELP = "unlabelled examples: target, none, or source, a null control that replaces them by labelled inputs"
+LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "least": ("at least", operator.ge), "above": ("above", operator.gt), "most": ("at most", operator.le),
+    "below": ("below", operator.lt),
+}  # fmt: skip
+T = TypeVar("T")
 
 
-def setting(default: Any, *, search: Mapping[str, Any] | None = None, help: str = "") -> Any:
-    """Declare a dataclass field with a default, an optional search space and a help text."""
-    return dataclasses.field(default=default, metadata={"search": search, "help": help})
+def setting(
+    default: Any, *, choices: Collection[Any] = (), search: Mapping[str, Any] | None = None, help: str = "",
+    **limits: float,
+) -> Any:  # fmt: skip
+    """Declare a dataclass field with a default, its allowed values, an optional search space and a help text.
+
+    `limits` are `least`, `above`, `most` and `below`; they apply to every number of a sequence. None is always allowed.
+    """
+    bounds = [(*LIMITS[name], limit) for name, limit in limits.items()]
+    metadata = {"choices": choices, "bounds": bounds, "search": search, "help": help}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def unlabelled_setting() -> Any:
+    """Declare the setting `unlabelled`: the examples without labels that a part uses."""
+    text = "unlabelled examples: target, none, or source, a null control that replaces them by labelled inputs"
+    return setting("target", choices=("target", "source", "none"), help=text)
+
+
+@typing.dataclass_transform(kw_only_default=True, frozen_default=True)
+def checked_settings(cls: type[T]) -> type[T]:
+    """Turn a class into a frozen dataclass with keyword arguments, which raises BadInput for values out of range.
+
+    `__post_init__` may check several settings together; it runs when each of them is valid.
+    """
+    checks_together = getattr(cls, "__post_init__", None)
+
+    def check(self: Any) -> None:
+        for field in dataclasses.fields(self):
+            if problem := value_error(field.name, getattr(self, field.name), field.metadata):
+                raise BadInput(problem)
+        if checks_together is not None:
+            checks_together(self)
+
+    cls.__post_init__ = check  # pyright: ignore[reportAttributeAccessIssue]
+    return dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+
+def value_error(name: str, value: Any, allowed: Mapping[str, Any]) -> str:
+    """Return "`top` must be at least 1, got 0" for a value that the metadata of its field excludes, else ""."""
+    choices, bounds = list(map(str, allowed.get("choices", ()))), allowed.get("bounds", ())
+    numbers = value if isinstance(value, list | tuple) else [value]
+    inside = all(isinstance(n, Real) and holds(n, limit) for n in numbers for _, holds, limit in bounds)
+    if value is None or (inside and (not choices or str(value) in choices)):
+        return ""
+    expected = _either(choices) if choices else " and ".join(f"{words} {limit:,}" for words, _, limit in bounds)
+    return f"`{name}` must be {expected}, got {value!r}"
+
+
+def _either(names: Sequence[str]) -> str:
+    """`a string, a list or settings`"""
+    return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 def log(low: float, high: float) -> dict[str, Any]:
@@ -69,6 +125,11 @@ def setting_defaults(part: Callable[..., Any]) -> dict[str, Any]:
     return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
 
 
+def retired_settings(**values: Any) -> Mapping[str, Any]:
+    """Declare, as the attribute `retired` of a part, settings of earlier versions with the only value that is left."""
+    return values
+
+
 def without_retired(part: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out settings of earlier versions whose value is the only one left, which a part lists as `retired`."""
     retired = getattr(settings_class(part) or getattr(part, "__self__", part), "retired", {})
@@ -83,21 +144,25 @@ def search_space(part: Callable[..., Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def type_error(part: Callable[..., Any], options: Mapping[str, Any]) -> str:
-    """Return `count must be an integer, got 2.5` for the first option of the wrong type, else an empty string."""
-    hints = _hints(part)
+    """Return `count must be an integer, got 2.5` for the first option of the wrong type, else an empty string.
+
+    Values out of range are errors too.
+    """
+    hints, declared = _hints(part), settings_class(part)
+    allowed = {} if declared is None else {field.name: field.metadata for field in dataclasses.fields(declared)}
     for key, value in options.items():
         kinds = _kinds(hints.get(key, Any))
         if kinds and value is not None and not _matches(value, kinds):
             return f"{key} must be {_alternatives(kinds)}, got {value!r}"
+        if problem := value_error(key, value, allowed.get(key, {})):
+            return problem
     return ""
 
 
 def _alternatives(kinds: tuple[type, ...]) -> str:
-    """`a string, a list or settings`"""
     distinct = [kind for kind in kinds if not (kind is int and float in kinds)]
     known = ([KIND_NAMES[kind]] if kind in KIND_NAMES else COMPOUND_NAMES for kind in distinct)
-    names = list(dict.fromkeys(chain.from_iterable(known)))
-    return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+    return _either(list(dict.fromkeys(chain.from_iterable(known))))
 
 
 def _matches(value: Any, kinds: tuple[type, ...]) -> bool:

@@ -3,10 +3,9 @@
 Shapes: b batch, n domains, d width, c classes.
 """
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable
 from itertools import combinations, permutations
-from typing import Any, ClassVar, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -15,10 +14,9 @@ from torch import Tensor, nn
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
-from holdfast.core.settings import UNLABELLED_HELP, log, setting, whole
-from holdfast.core.tape import tape, with_auxiliary
+from holdfast.core.settings import checked_settings, log, retired_settings, setting, unlabelled_setting, whole
+from holdfast.core.tape import tape
 from holdfast.methods.base import Method, Metrics, StageInfo
-from holdfast.methods.unlabelled import check_choice, labelled_count, with_control
 from holdfast.nn.heads import Head, WordHead
 
 
@@ -36,18 +34,15 @@ class DANN(Method):
     same forward pass.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
         weight: float = setting(1.0, search=log(1e-2, 1e2), help="weight of the domain loss")
         hidden: int = setting(256, search=whole(64, 1024), help="hidden units of the critic")
         critic_steps: int = setting(1, search=whole(1, 8), help="updates of the critic per step")
         conditional: bool = False
-        unlabelled: str = setting("target", help=UNLABELLED_HELP)
+        unlabelled: str = unlabelled_setting()
 
-        retired: ClassVar[Mapping[str, Any]] = {"grad_penalty": 0.0}
-
-        def __post_init__(self) -> None:
-            check_choice(self.unlabelled)
+        retired = retired_settings(grad_penalty=0.0)
 
     saved_attributes = ("optimizer", "critic_optimizer")
     min_domains = 2
@@ -58,13 +53,13 @@ class DANN(Method):
         return not self.settings.conditional and self.settings.unlabelled != "none"
 
     def begin_stage(self, info: StageInfo) -> None:
-        width, device = self.model.width, next(self.model.parameters()).device
+        width = self.model.width
         self.unlabelled = info.unlabelled
         groups = len(info.train_domains) + info.unlabelled
-        self.critic = discriminator(width, self.settings.hidden, groups).to(device)
+        self.critic = discriminator(width, self.settings.hidden, groups).to(self.device)
         self.classes = None
         if self.settings.conditional:
-            self.classes = nn.Embedding(cast(Head, self.model.head).outputs, width).to(device)
+            self.classes = nn.Embedding(cast(Head, self.model.head).outputs, width).to(self.device)
         embedding = self.classes.parameters() if self.classes is not None else ()
         self.critic_optimizer = self.make_optimizer([*self.critic.parameters(), *embedding], part="critic")
 
@@ -72,8 +67,8 @@ class DANN(Method):
         return None if self.unlabelled and self.settings.unlabelled == "source" else ()  # drawn on the CPU
 
     def step(self, batch: DomainBatch) -> Metrics:
-        count = labelled_count(batch, self.unlabelled)
-        batch = with_control(batch, self.unlabelled, self.settings.unlabelled)
+        count = batch.labelled_count(self.unlabelled)
+        batch = batch.with_control(self.unlabelled, self.settings.unlabelled)
         target = batch.positions()
         with tape() as side:
             z = self.model.features(batch.x)  # (b, d)
@@ -81,8 +76,7 @@ class DANN(Method):
             self.critic_optimizer.minimize(self._domain_loss(z.detach(), batch, target), ends_step=left == 0)
         risk = self.task.loss(self.model.head(z[:count]), batch.y[:count])
         confusion = self._domain_loss(z, batch, target)
-        self.optimizer.minimize(with_auxiliary(risk - self.settings.weight * confusion, side))
-        return {"risk": risk.detach(), "confusion": confusion.detach()}
+        return self.minimize(risk - self.settings.weight * confusion, side, risk=risk, confusion=confusion)
 
     def _domain_loss(self, z: Tensor, batch: DomainBatch, target: Tensor) -> Tensor:
         """Return the loss of the critic."""
@@ -102,7 +96,7 @@ class PDA(Method):
     the logits of the pairs.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
         feature_weight: float = setting(0.1, search=log(1e-2, 1), help="weight of the adversarial loss")
         prediction_weight: float = setting(0.1, search=log(1e-2, 1), help="weight of the KL divergence")
@@ -117,12 +111,12 @@ class PDA(Method):
             raise BadInput("method.words compares distributions over words: use --set head=words, or leave it out")
 
     def begin_stage(self, info: StageInfo) -> None:
-        width, device = self.model.width, next(self.model.parameters()).device
+        width = self.model.width
         count = len(info.train_domains)
         pairs, outputs = list(combinations(range(count), 2)), 1
         if 0 < info.domains_per_step < count:
             pairs, outputs = pairs[:1], count
-        self.critics = nn.ModuleList(discriminator(width, self.settings.hidden, outputs) for _ in pairs).to(device)
+        self.critics = nn.ModuleList(discriminator(width, self.settings.hidden, outputs) for _ in pairs).to(self.device)
         self.critic_optimizer = self.make_optimizer(list(self.critics.parameters()), part="critic")
 
     def step(self, batch: DomainBatch) -> Metrics:
@@ -141,8 +135,7 @@ class PDA(Method):
         words = cast(WordHead, self.model.head).words(z) if self.settings.words else output
         gap = self._prediction_gap(words, batch)
         loss = risk + self.settings.feature_weight * confusion + self.settings.prediction_weight * gap
-        self.optimizer.minimize(with_auxiliary(loss, side))
-        return {"risk": risk.detach(), "confusion": confusion.detach(), "gap": gap.detach()}
+        return self.minimize(loss, side, risk=risk, confusion=confusion, gap=gap)
 
     def _by_class(self, t: Tensor, batch: DomainBatch) -> list[list[Tensor]]:
         """Return the rows of each class, per domain."""

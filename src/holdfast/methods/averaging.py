@@ -3,7 +3,6 @@
 import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from holdfast.core.batch import DomainBatch
-from holdfast.core.errors import check_known
-from holdfast.core.settings import choice, setting, whole
+from holdfast.core.settings import checked_settings, choice, setting, whole
 from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.nn.model import Model
 
@@ -73,19 +71,20 @@ class Wrapper(Method):
 class MovingAverage(Wrapper):
     """Predict with the mean of the weights from step `start` on (Arpit et al., 2022)."""
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
         start: float = setting(
             100, search=whole(1, 1000), help="first step of the average; below 1, a fraction of all steps"
         )
-        statistics: str = setting("newest", help="statistics of batch norm: newest, or mean over the steps")
+        statistics: str = setting(
+            "newest", choices=("newest", "mean"), help="statistics of batch norm: newest, or mean over the steps"
+        )
 
     saved_attributes = ("seen",)
     changes_weights = True
 
     def __init__(self, method: Method, **settings: Any) -> None:
         super().__init__(method, **settings)
-        check_known("statistics", self.settings.statistics, ("newest", "mean"))
         self.seen = 0  # steps
         fraction = 0 < self.settings.start < 1  # of the steps of the run, which its optimizers know
         step_at = method.optimizers()[0].settings.step_at if fraction else int
@@ -135,7 +134,7 @@ class SWAD(Wrapper):
     authors' code.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
         converge: int = setting(3, help="validations whose first has the lowest loss where the valley starts")
         tolerate: int = setting(6, help="validations above the threshold that end the valley")

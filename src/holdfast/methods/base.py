@@ -8,13 +8,15 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from holdfast.core.batch import DomainBatch
 from holdfast.core.inputs import Inputs
+from holdfast.core.settings import checked_settings
+from holdfast.core.tape import Tape, tape, with_auxiliary
 from holdfast.methods.optim import Optimizer
-from holdfast.nn.model import Model
-from holdfast.nn.parts import ENCODER, part_names, undecayed
+from holdfast.nn.model import ENCODER, Model, part_names, undecayed
 from holdfast.tasks.base import Task
 
 Metrics = dict[str, Tensor]  # detached scalars, read later so that a step does not wait for the device
@@ -32,7 +34,7 @@ class StageInfo:
     domains_per_step: int = 0  # training domains in a batch; 0 if it has all of them
 
 
-@dataclass(frozen=True)
+@checked_settings
 class NoSettings:
     """Settings of a method without any."""
 
@@ -98,6 +100,16 @@ class Method(nn.Module, ABC):
     def step(self, batch: DomainBatch) -> Metrics:
         """Update the parameters once and return metrics of the batch."""
 
+    def risk_of(self, batch: DomainBatch) -> tuple[Tensor, Tape]:
+        """Return the mean loss of the examples, and what modules recorded."""
+        with tape() as side:
+            return self.task.loss(self.model(batch.x), batch.y), side
+
+    def minimize(self, loss: Tensor, side: Tape, **metrics: Tensor) -> Metrics:
+        """Update the parameters by a loss and the auxiliary losses that modules recorded; return these metrics."""
+        self.optimizer.minimize(with_auxiliary(loss, side))
+        return {name: value.detach() for name, value in metrics.items()}
+
     def take_step(self, batch: DomainBatch) -> Metrics:
         """Take one step, by a captured CUDA graph where there is one; wrappers call this instead of `step`."""
         return self.step(batch) if self.taker is None else self.taker(batch)
@@ -115,6 +127,10 @@ class Method(nn.Module, ABC):
     def solve(self, batches: Iterable[DomainBatch]) -> Metrics:
         """Fit all training examples at once, if `full_batch`; batches of one domain each."""
         raise NotImplementedError
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
 
     @property
     def uses_unlabelled(self) -> bool:

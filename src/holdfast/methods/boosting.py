@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from holdfast.core.errors import BadInput, check_at_least, quiet_fit
-from holdfast.core.settings import choice, log, setting, whole
+from holdfast.core.errors import BadInput, quiet_fit
+from holdfast.core.settings import checked_settings, choice, log, setting, whole
 from holdfast.core.stopping import stop_if_requested
+from holdfast.methods.linear import SolvedAtOnce, label_offsets, quantile_levels
 from holdfast.methods.linear_fit import Design, log_frequencies
-from holdfast.methods.logistic import SolvedAtOnce
-from holdfast.methods.ridge import label_offsets, quantile_levels
 from holdfast.nn.trees import Forest, Trees
 from holdfast.tasks.regress import Regress
 
@@ -42,23 +41,23 @@ class Boosting(SolvedAtOnce):
 
     head_type, head_name = Trees, "trees"
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
-        engine: str = setting("sklearn", help="sklearn (HistGradientBoosting) or lightgbm")
-        iterations: int = setting(100, search=whole(50, 500), help="trees per class, at most")
-        rate: float = setting(0.1, search=log(0.02, 0.3), help="shrinkage of every tree")
-        leaves: int = setting(31, search=choice(7, 15, 31, 63), help="most leaves of a tree")
-        min_leaf: int = setting(20, search=choice(5, 10, 20, 50), help="fewest examples of a leaf, or a tenth of all")
-        l2: float = setting(
-            0.0, search=choice(0.0, 1.0, 10.0), help="L2 penalty of leaf values; of 3 or more classes at least 1"
+        engine: str = setting(
+            "sklearn", choices=("sklearn", "lightgbm"), help="sklearn (HistGradientBoosting) or lightgbm"
         )
-
-        def __post_init__(self) -> None:
-            check_at_least(1, iterations=self.iterations, min_leaf=self.min_leaf)
-            check_at_least(2, leaves=self.leaves)
-            check_at_least(0, l2=self.l2)
-            if not self.rate > 0:
-                raise BadInput(f"method.rate must be above 0, got {self.rate}")
+        iterations: int = setting(100, least=1, search=whole(50, 500), help="trees per class, at most")
+        rate: float = setting(0.1, above=0, search=log(0.02, 0.3), help="shrinkage of every tree")
+        leaves: int = setting(31, least=2, search=choice(7, 15, 31, 63), help="most leaves of a tree")
+        min_leaf: int = setting(
+            20, least=1, search=choice(5, 10, 20, 50), help="fewest examples of a leaf, or a tenth of all"
+        )
+        l2: float = setting(
+            0.0,
+            least=0,
+            search=choice(0.0, 1.0, 10.0),
+            help="L2 penalty of leaf values; of 3 or more classes at least 1",
+        )
 
     def fit(self, designs: Sequence[Design]) -> ForestFit:
         design, classes = Design.join(designs), int(self.head.outputs)

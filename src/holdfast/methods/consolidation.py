@@ -4,7 +4,6 @@ Shapes: p parameters, concatenated.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -13,9 +12,8 @@ from torch.nn.functional import pad
 
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
-from holdfast.core.errors import BadInput, check_at_least
-from holdfast.core.settings import log, setting
-from holdfast.core.tape import tape, with_auxiliary
+from holdfast.core.settings import checked_settings, log, retired_settings, setting
+from holdfast.core.tape import with_auxiliary
 from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.methods.optim import Optimizer
 from holdfast.methods.replay import Reservoir
@@ -41,25 +39,19 @@ class EWC(Method):
     """Minimise risk + weight / 2 * sum over stages of sum_i F_i (theta_i - theta*_i)^2 (Kirkpatrick et al., 2017).
 
     F is the diagonal Fisher information at theta*: the mean over `samples` examples of the squared gradient of
-    log p(y | x), with y drawn from the prediction, or the true label with `empirical` and for tasks whose outputs
-    cannot be sampled. The default weight is that of the paper for Atari; it has none for MNIST. With `online` there is
-    one anchor, the newest, and one running F <- decay * F + F_new (Schwarz et al., 2018; their factor before the
-    penalty is part of `weight`).
+    log p(y | x), with y drawn from the prediction, or the true label for tasks whose outputs cannot be sampled. The
+    default weight is that of the paper for Atari; it has none for MNIST. With `online` there is one anchor, the newest,
+    and one running F <- decay * F + F_new (Schwarz et al., 2018; their factor before the penalty is part of `weight`).
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
-        weight: float = setting(400.0, search=log(1.0, 1e5), help="weight of the penalty")
-        samples: int = setting(200, help="examples per stage for the Fisher information")
-        empirical: bool = setting(False, help="use true labels instead of sampled ones")
+        weight: float = setting(400.0, least=0, search=log(1.0, 1e5), help="weight of the penalty")
+        samples: int = setting(200, least=1, help="examples per stage for the Fisher information")
         online: bool = False
-        decay: float = setting(0.95, help="decay of the running Fisher information")
+        decay: float = setting(0.95, least=0, most=1, help="decay of the running Fisher information")
 
-        def __post_init__(self) -> None:
-            check_at_least(0, weight=self.weight)
-            check_at_least(1, samples=self.samples)
-            if not 0 <= self.decay <= 1:
-                raise BadInput(f"decay must be from 0 to 1, got {self.decay}")
+        retired = retired_settings(empirical=False)
 
     saved_attributes = ("optimizer", "learned")
     supports_growth = "added"
@@ -80,9 +72,8 @@ class EWC(Method):
             self.anchors.append(fresh)
 
     def step(self, batch: DomainBatch) -> Metrics:
-        with tape() as side:
-            risk = self.task.loss(self.model(batch.x), batch.y)
-        loss, penalty = with_auxiliary(risk, side), self.penalty()
+        (risk, side), penalty = self.risk_of(batch), self.penalty()
+        loss = with_auxiliary(risk, side)
         self.optimizer.minimize(loss if penalty is None else loss + penalty)
         return {"risk": risk.detach(), "penalty": torch.zeros_like(risk) if penalty is None else penalty.detach()}
 
@@ -110,7 +101,7 @@ class EWC(Method):
         with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
             for one in chosen.singles(total.device):
                 output = self.model(one.x)
-                y = one.y if self.settings.empirical else self.task.sample_targets(output.detach(), one.y)
+                y = self.task.sample_targets(output.detach(), one.y)
                 grads = torch.autograd.grad(self.task.loss(output, y), parameters, allow_unused=True)
                 total += _concatenated(grads, parameters) ** 2
         self.train(training)
@@ -125,14 +116,10 @@ class SynapticIntelligence(Method):
     theirs for permuted MNIST.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
-        strength: float = setting(0.1, search=log(0.01, 100.0), help="weight of the penalty")
-        xi: float = setting(0.1, search=log(1e-3, 1.0), help="damping of the importance")
-
-        def __post_init__(self) -> None:
-            if self.strength < 0 or not self.xi > 0:
-                raise BadInput(f"strength must be at least 0 and xi above 0, got {self.strength} and {self.xi}")
+        strength: float = setting(0.1, least=0, search=log(0.01, 100.0), help="weight of the penalty")
+        xi: float = setting(0.1, above=0, search=log(1e-3, 1.0), help="damping of the importance")
 
     needs_past = "path"
 
@@ -153,8 +140,7 @@ class SynapticIntelligence(Method):
         self.omega = pad(self.omega, (0, len(self.start) - len(self.omega)))  # none for new parameters
 
     def step(self, batch: DomainBatch) -> Metrics:
-        with tape() as side:
-            risk = self.task.loss(self.model(batch.x), batch.y)
+        risk, side = self.risk_of(batch)
         parameters, before = self.optimizer.parameters, _theta(self.optimizer).detach()
         grads = torch.autograd.grad(with_auxiliary(risk, side), parameters, allow_unused=True)
         grads = parallel.mean_gradients(grads, parameters)

@@ -3,23 +3,21 @@
 Shapes: b batch, m slots of the queue, d width.
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
-from holdfast.core.settings import log, setting
-from holdfast.core.tape import tape, with_auxiliary
+from holdfast.core.settings import checked_settings, log, setting
+from holdfast.core.tape import tape
 from holdfast.methods.base import Method, Metrics
 
 
 class MemoryContrastive(Method):
     """Minimise risk + weight * supervised contrastive loss over the batch and a queue (Tan et al., 2022)."""
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
         weight: float = setting(0.1, search=log(1e-2, 1), help="weight of the contrastive loss")
         temperature: float = setting(0.1, search=log(0.03, 0.3), help="temperature of the contrastive loss")
@@ -30,9 +28,9 @@ class MemoryContrastive(Method):
     saved_attributes = ("optimizer", "cursor")
 
     def setup(self) -> None:
-        slots, device = self.settings.slots, next(self.model.head.parameters()).device
-        self.register_buffer("keys", torch.zeros(slots, self.model.width, device=device))
-        self.register_buffer("labels", torch.full((slots,), -1, dtype=torch.long, device=device))
+        slots = self.settings.slots
+        self.register_buffer("keys", torch.zeros(slots, self.model.width, device=self.device))
+        self.register_buffer("labels", torch.full((slots,), -1, dtype=torch.long, device=self.device))
         self.cursor = 0
 
     def step(self, batch: DomainBatch) -> Metrics:
@@ -41,9 +39,9 @@ class MemoryContrastive(Method):
         risk = self.task.loss(self.model.head(z), batch.y)
         unit = F.normalize(z, dim=-1)
         contrast = supervised_contrast(unit, batch.y, self.keys, self.labels, self.settings.temperature)
-        self.optimizer.minimize(with_auxiliary(risk + self.settings.weight * contrast, side))
+        metrics = self.minimize(risk + self.settings.weight * contrast, side, risk=risk, contrast=contrast)
         self._write(*(parallel.gather_rows(t, batch.sizes) for t in (unit.detach(), batch.y)))
-        return {"risk": risk.detach(), "contrast": contrast.detach()}
+        return metrics
 
     def _write(self, keys: Tensor, labels: Tensor) -> None:
         """Replace the oldest features of the queue."""

@@ -4,7 +4,6 @@ Shapes: b batch, c classes, d width.
 """
 
 import copy
-from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -12,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.batch import DomainBatch
-from holdfast.core.errors import BadInput, check_at_least
-from holdfast.core.settings import choice, log, setting
+from holdfast.core.settings import checked_settings, choice, log, setting
 from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.nn.model import Model
@@ -25,15 +23,12 @@ class Distillation(Method):
     The teacher is a frozen copy of the model at the end of the previous stage, in evaluation mode.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
-        weight: float = setting(1.0, search=log(0.1, 10.0), help="weight of the distillation loss")
-        temperature: float = setting(2.0, search=choice(1.0, 2.0, 4.0), help="temperature of both distributions")
-
-        def __post_init__(self) -> None:
-            check_at_least(0, weight=self.weight)
-            if not self.temperature > 0:
-                raise BadInput(f"temperature must be above 0, got {self.temperature}")
+        weight: float = setting(1.0, least=0, search=log(0.1, 10.0), help="weight of the distillation loss")
+        temperature: float = setting(
+            2.0, above=0, search=choice(1.0, 2.0, 4.0), help="temperature of both distributions"
+        )
 
     teacher: Model | None
 
@@ -81,7 +76,7 @@ class MIRO(Method):
     the pretrained network. The published form adds intermediate layers; this one uses the backbone's output.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
         weight: float = setting(0.1, search=choice(0.001, 0.01, 0.1, 1.0), help="weight of the penalty")
         start: float = setting(0.1, help="initial variance")
@@ -90,9 +85,8 @@ class MIRO(Method):
     def setup(self) -> None:
         self.oracle = copy.deepcopy(self.model.backbone).requires_grad_(False).eval()
         width = int(self.model.backbone.width)  # pyright: ignore[reportArgumentType]
-        device = next(self.model.head.parameters()).device
         inverse = torch.tensor(self.settings.start).expm1().log().item()  # softplus(inverse) = start
-        self.spread = nn.Parameter(torch.full((width,), inverse, device=device))  # (d,)
+        self.spread = nn.Parameter(torch.full((width,), inverse, device=self.device))  # (d,)
         parameters = [*self.model.trainable_parameters(), self.spread]
         rates = {**self.optimizer.settings.rates, "variance": self.settings.rate}
         self.optimizer = self.make_optimizer(parameters, part="variance", rates=rates)
@@ -111,5 +105,4 @@ class MIRO(Method):
         risk = self.task.loss(output, batch.y)
         variance = F.softplus(self.spread) + 1e-5
         penalty = (variance.log() + (z.float() - anchor.float()).pow(2) / variance).mean() / 2
-        self.optimizer.minimize(with_auxiliary(risk + self.settings.weight * penalty, side))
-        return {"risk": risk.detach(), "penalty": penalty.detach()}
+        return self.minimize(risk + self.settings.weight * penalty, side, risk=risk, penalty=penalty)

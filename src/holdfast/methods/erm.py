@@ -3,17 +3,15 @@
 Shapes: n domains.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
-from holdfast.core.settings import log, setting
-from holdfast.core.tape import auxiliary, tape, with_auxiliary
+from holdfast.core.settings import checked_settings, log, setting
+from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.base import Method, Metrics, StageInfo
-from holdfast.nn.parts import depends_on_batch
+from holdfast.nn.model import depends_on_batch
 
 
 class ERM(Method):
@@ -25,8 +23,7 @@ class ERM(Method):
     def step(self, batch: DomainBatch) -> Metrics:
         if self.microbatches > 1:
             return self._step_in_microbatches(batch)
-        with tape() as side:
-            risk = self.task.loss(self.model(batch.x), batch.y)
+        risk, side = self.risk_of(batch)
         extra = auxiliary(side)
         if extra is None:
             self.optimizer.minimize(risk)
@@ -61,7 +58,7 @@ class GroupDRO(Method):
     If a batch has k of n domains, their weights are updated and the sum over them is multiplied by n / k.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
         eta: float = setting(0.01, search=log(1e-3, 1e-1), help="step size of the domain weights")
 
@@ -86,5 +83,4 @@ class GroupDRO(Method):
             self.q.index_copy_(0, places, self.q[places] * (self.settings.eta * parallel.mean(risks)).exp())
             self.q.div_(self.q.sum())
             weights = self.q[places] * (len(self.q) / len(risks))
-        self.optimizer.minimize(with_auxiliary(risks @ weights, side))
-        return {"risk": risks.mean().detach(), "worst": risks.max().detach()}
+        return self.minimize(risks @ weights, side, risk=risks.mean(), worst=risks.max())

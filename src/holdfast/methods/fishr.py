@@ -4,7 +4,6 @@ Shapes: b batch, n domains, p parameters of the last layer of the head.
 """
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -13,8 +12,8 @@ from torch.func import functional_call, grad, vmap
 
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
-from holdfast.core.settings import even, log, setting
-from holdfast.core.tape import tape, with_auxiliary
+from holdfast.core.settings import checked_settings, even, log, setting
+from holdfast.core.tape import tape
 from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.nn.heads import Head
 
@@ -26,7 +25,7 @@ class Fishr(Method):
     have the domain. The averages start at zero; those of domains with fewer steps are scaled to the longest of a batch.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
         weight: float = setting(1000.0, search=log(10, 1e4), help="weight of the penalty")
         anneal: float = setting(0.3, search=even(0.0, 0.9), help="step from which it is used, or a fraction of all")
@@ -45,9 +44,8 @@ class Fishr(Method):
 
     def begin_stage(self, info: StageInfo) -> None:
         size = sum(p.numel() for p in self._last_layer().values())
-        device = next(self.model.head.parameters()).device
-        self.average = torch.zeros(len(info.train_domains), size, device=device)
-        self.visits = torch.zeros(len(info.train_domains), device=device)
+        self.average = torch.zeros(len(info.train_domains), size, device=self.device)
+        self.visits = torch.zeros(len(info.train_domains), device=self.device)
 
     def _last_layer(self) -> dict[str, Tensor]:
         """Return the parameters of the head's last layer by their names in the head."""
@@ -75,9 +73,9 @@ class Fishr(Method):
         scaled = smooth / (1 - ema) * (filled.max() / filled)[:, None]
         penalty = (scaled - scaled.mean(dim=0)).pow(2).mean(dim=1).mean()
         weight = self.settings.weight if self.steps >= self.anneal else 0.0
-        self.optimizer.minimize(with_auxiliary(risk + weight * penalty, side))
+        metrics = self.minimize(risk + weight * penalty, side, risk=risk, penalty=penalty)
         self.steps += 1
-        return {"risk": risk.detach(), "penalty": penalty.detach()}
+        return metrics
 
     def variance(self, z: Tensor, batch: DomainBatch) -> Tensor:
         """Return (n, p) the variance of the per-example gradients of the last layer, per domain."""

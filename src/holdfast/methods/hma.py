@@ -4,9 +4,8 @@ Shapes: b batch, d width.
 """
 
 import copy
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from collections.abc import Iterable
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
-from holdfast.core.settings import choice, setting
+from holdfast.core.settings import checked_settings, choice, retired_settings, setting
 from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.averaging import blend, copy_buffers
 from holdfast.methods.base import Method, Metrics
@@ -38,18 +37,16 @@ class HMA(Method):
     E_m is in evaluation mode and its batch statistics are those of the encoder.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
-        momentum: float = setting(0.999, search=choice(0.9, 0.99, 0.999), help="momentum of the momentum encoder")
+        momentum: float = setting(
+            0.999, least=0, below=1, search=choice(0.9, 0.99, 0.999), help="momentum of the momentum encoder"
+        )
         momentum_warmup: bool = setting(
             True, help="momentum (1 + t) / (10 + t) at update t until it exceeds `momentum`; false as published"
         )
 
-        def __post_init__(self) -> None:
-            if not 0 <= self.momentum < 1:
-                raise BadInput(f"momentum must be at least 0 and below 1, got {self.momentum}")
-
-        retired: ClassVar[Mapping[str, Any]] = {"statistics": "copied"}
+        retired = retired_settings(statistics="copied")
 
     saved_attributes = ("optimizer", "updates")
     updates = 0  # of the momentum encoder

@@ -3,7 +3,6 @@
 Shapes: b graphs, c classes, d width.
 """
 
-from dataclasses import dataclass
 from typing import cast
 
 import torch.nn.functional as F
@@ -12,8 +11,8 @@ from torch import Tensor, nn
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
-from holdfast.core.settings import choice, log, setting
-from holdfast.core.tape import tape, with_auxiliary
+from holdfast.core.settings import checked_settings, choice, log, setting
+from holdfast.core.tape import tape
 from holdfast.methods.base import Method, Metrics
 from holdfast.methods.contrastive import supervised_contrast
 from holdfast.nn.backbones.graph_pooling import SubgraphNetwork
@@ -28,7 +27,7 @@ class CIGA(Method):
     which it is higher than that of the causal subgraph.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
         contrast: float = setting(1.0, search=choice(0.5, 1.0, 2.0, 4.0, 8.0), help="weight of the contrastive loss")
         temperature: float = setting(1.0, help="temperature of the contrastive loss")
@@ -50,12 +49,11 @@ class CIGA(Method):
         risk = self.task.loss(output, batch.y)
         unit = F.normalize(z, dim=-1)
         contrast = supervised_contrast(unit, batch.y, unit[:0], batch.y[:0], self.settings.temperature)
-        loss, metrics = risk + self.settings.contrast * contrast, {"risk": risk.detach(), "contrast": contrast.detach()}
+        loss, metrics = risk + self.settings.contrast * contrast, {"risk": risk, "contrast": contrast}
         if self.rest is not None and rest is not None:
             rest_risk = hinged(self.rest(rest), output, batch.y)
-            loss, metrics["rest"] = loss + self.settings.hinge * rest_risk, rest_risk.detach()
-        self.optimizer.minimize(with_auxiliary(loss, side))
-        return metrics
+            loss, metrics["rest"] = loss + self.settings.hinge * rest_risk, rest_risk
+        return self.minimize(loss, side, **metrics)
 
 
 class DIR(Method):
@@ -65,7 +63,7 @@ class DIR(Method):
     of a causal subgraph are scaled by the sigmoid of the outputs of that rest. The weight grows from 0 over all steps.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
         weight: float = setting(1.0, search=log(1e-2, 10.0), help="final weight of the intervention loss")
 
@@ -86,9 +84,9 @@ class DIR(Method):
         swapped = interventions(output, spurious.detach(), batch.y)  # (b,)
         weight = self.settings.weight * min(1.0, self.steps / max(1, self.optimizer.settings.steps)) ** 1.6
         loss = risk + rest_risk + weight * (swapped.mean() + swapped.var(unbiased=False))
-        self.optimizer.minimize(with_auxiliary(loss, side))
+        metrics = self.minimize(loss, side, risk=risk, swapped=swapped.mean())
         self.steps += 1
-        return {"risk": risk.detach(), "swapped": swapped.mean().detach()}
+        return metrics
 
 
 def hinged(rest: Tensor, causal: Tensor, y: Tensor) -> Tensor:

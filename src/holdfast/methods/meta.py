@@ -1,8 +1,6 @@
 """MLDG and Fish: meta-learning over the domains of a batch."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -11,9 +9,13 @@ from torch.func import functional_call
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import use_shared_rng
-from holdfast.core.settings import choice, log, setting
+from holdfast.core.settings import checked_settings, choice, log, retired_settings, setting
 from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics
+
+Parameters = Sequence[Tensor]
+Loss = Callable[[Parameters], Tensor]
+Gradients = Sequence[Tensor | None]
 
 
 class MLDG(Method):
@@ -22,14 +24,14 @@ class MLDG(Method):
     The inner gradient is treated as a constant.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
         beta: float = setting(1.0, search=log(0.1, 10), help="weight of the loss on the held-out domain")
         inner_lr: float | None = setting(
             0.01, search=log(1e-3, 1e-1), help="learning rate of the inner step; null for that of the run"
         )
 
-        retired: ClassVar[Mapping[str, Any]] = {"second_order": False, "inner": "sgd", "splits": "one", "held_out": 1}
+        retired = retired_settings(second_order=False, inner="sgd", splits="one", held_out=1)
 
     min_domains = 2
 
@@ -41,20 +43,25 @@ class MLDG(Method):
         lr = self.optimizer.settings.lr if self.settings.inner_lr is None else self.settings.inner_lr
         with use_shared_rng():
             train, held_out = batch.hold_out(int(torch.randint(len(batch.sizes), ())))
-        inner = self._loss(now, train)
-        first = parallel.mean_gradients(torch.autograd.grad(inner, now, allow_unused=True), now)
-        ahead = [p if g is None else p - lr * g for p, g in zip(now, first, strict=True)]
-        ahead = [p.detach().requires_grad_() for p in ahead]
+        inner, first, ahead = look_ahead(lambda parameters: self._loss(parameters, train), now, lr=lr)
         outer = self._loss(ahead, held_out)
         second = torch.autograd.grad(outer, ahead, allow_unused=True)
         self.optimizer.apply_gradients([_sum(a, b, beta) for a, b in zip(first, second, strict=True)])
-        return {"risk": inner.detach(), "held": outer.detach()}
+        return {"risk": inner, "held": outer.detach()}
 
-    def _loss(self, parameters: list[Any], batch: DomainBatch) -> Tensor:
+    def _loss(self, parameters: Parameters, batch: DomainBatch) -> Tensor:
         named = dict(zip(self.names, parameters, strict=True))
         with tape() as side:
             risk = self.task.loss(functional_call(self.model, named, (batch.x,)), batch.y)
         return with_auxiliary(risk, side)
+
+
+def look_ahead(inner: Loss, now: Parameters, *, lr: float) -> tuple[Tensor, Gradients, Parameters]:
+    """Return (inner loss, its gradient, theta' after one step)."""
+    loss = inner(now)
+    grads = parallel.mean_gradients(torch.autograd.grad(loss, now, allow_unused=True), now)
+    ahead = [p if g is None else p - lr * g for p, g in zip(now, grads, strict=True)]
+    return loss.detach(), grads, [p.detach().requires_grad_() for p in ahead]
 
 
 def _sum(a: Tensor | None, b: Tensor | None, factor: float) -> Tensor | None:
@@ -70,7 +77,7 @@ class Fish(Method):
     This matches the gradients of the domains to first order. The optimizer state of the walk is kept between steps.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
         meta_lr: float = setting(0.5, search=choice(0.05, 0.1, 0.5), help="share of the walk that is taken")
 
@@ -83,8 +90,7 @@ class Fish(Method):
         with use_shared_rng():
             order = torch.randperm(len(domains)).tolist()
         for count, i in enumerate(order, 1):
-            with tape() as side:
-                risk = self.task.loss(self.model(domains[i].x), domains[i].y)
+            risk, side = self.risk_of(domains[i])
             self.optimizer.minimize(with_auxiliary(risk, side), ends_step=count == len(order))
             risks.append(risk.detach())
         with torch.no_grad():

@@ -7,9 +7,8 @@ Shapes: b batch, d width.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,26 +17,20 @@ from torch.func import functional_call
 
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
-from holdfast.core.errors import BadInput, check_at_least, check_known, warn
+from holdfast.core.errors import BadInput, warn
 from holdfast.core.seeds import rng_state, set_rng_state, use_shared_rng
-from holdfast.core.settings import choice, log, setting, whole
+from holdfast.core.settings import checked_settings, choice, log, retired_settings, setting, whole
 from holdfast.core.tape import Tape, tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.methods.discriminant import a_distance, fisher
+from holdfast.methods.meta import Gradients, Loss, Parameters, look_ahead
 from holdfast.methods.optim import Optimizer
 from holdfast.nn.memory.neck import MemoryBlend, effective_slots
 from holdfast.nn.model import Model
 
-LEARNS = ("all", "values")
 CRITICS = ("fisher", "adversarial")
-MEMORY_SCHEDULES = ("same", "constant")
 HORIZON = 64  # steps over which losses are smoothed
 RISE = (2.0, 0.5)  # multiple of the first risk plus a constant, which the risk of a healthy run does not reach
-ORDERS = ("first", "finite")  # without the second term, or with it by finite differences
-
-Parameters = Sequence[Tensor]
-Loss = Callable[[Parameters], Tensor]
-Gradients = Sequence[Tensor | None]
 
 
 class MIL(Method):
@@ -50,54 +43,63 @@ class MIL(Method):
     memory.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
         memory_lr: float | None = setting(
             1e-3,
+            least=0,
             search=log(1e-5, 1e-2),
             help="rate of the memory; 0 skips phase meta, none: lr times lr.memory",
         )
-        memory_schedule: str = setting("same", help="schedule of the memory's rate: same as the run's, or constant")
-        learns: str = setting("all", help="what is trained of the memory: all or values")
-        iterations: int | None = setting(
-            None, search=whole(1, 64), help="steps per held-out domain; 1 with critic=fisher, else 32 by default"
+        memory_schedule: str = setting(
+            "same", choices=("same", "constant"), help="schedule of the memory's rate: same as the run's, or constant"
         )
-        inner_steps: int = setting(1, help="inner steps per update of the memory")
-        inner_lr: float | None = setting(None, help="learning rate of the inner step; that of the run by default")
-        order: str = setting("first", help="derivative through the inner step: first, or finite for finite differences")
+        learns: str = setting("all", choices=("all", "values"), help="what is trained of the memory: all or values")
+        iterations: int | None = setting(
+            None,
+            least=1,
+            search=whole(1, 64),
+            help="steps per held-out domain; 1 with critic=fisher, else 32 by default",
+        )
+        inner_steps: int = setting(1, least=1, help="inner steps per update of the memory")
+        inner_lr: float | None = setting(
+            None, above=0, help="learning rate of the inner step; that of the run by default"
+        )
+        order: str = setting(
+            "first",
+            choices=("first", "finite"),
+            help="derivative through the inner step: first, or finite for finite differences",
+        )
         critic: str = setting(
             "fisher",
+            choices=CRITICS,
             search=choice(*CRITICS),
             help="discriminant in closed form (fisher) or trained networks (adversarial)",
         )
-        critic_steps: int = setting(1, search=whole(1, 4), help="updates of the critic per step")
-        critic_lr: float | None = setting(None, help="learning rate of the critics; lr times lr.critic by default")
-        hidden: int | None = setting(None, help="hidden units of a critic; the feature width by default")
+        critic_steps: int = setting(1, least=1, search=whole(1, 4), help="updates of the critic per step")
+        critic_lr: float | None = setting(
+            None, above=0, help="learning rate of the critics; lr times lr.critic by default"
+        )
+        hidden: int | None = setting(None, least=1, help="hidden units of a critic; the feature width by default")
         divergence: float = setting(
             0.05,
+            least=0,
             help="end phase meta if the critics' mean loss exceeds that of guessing by this; 0 never ends it",
         )
 
         def __post_init__(self) -> None:
-            check_known("order", self.order, ORDERS)
-            check_known("part", self.learns, LEARNS)
-            check_known("critic", self.critic, CRITICS)
-            check_known("memory_schedule", self.memory_schedule, MEMORY_SCHEDULES)
-            check_at_least(1, inner_steps=self.inner_steps, critic_steps=self.critic_steps)
-            optional = {"hidden": self.hidden, "iterations": self.iterations}
-            check_at_least(1, **{name: value for name, value in optional.items() if value is not None})
-            check_at_least(0, divergence=self.divergence)
-            negative = self.memory_lr is not None and self.memory_lr < 0
-            if negative or not all(rate is None or rate > 0 for rate in (self.inner_lr, self.critic_lr)):
-                rates = f"{self.memory_lr}, {self.inner_lr} and {self.critic_lr}"
-                raise BadInput(f"memory_lr must be at least 0, inner_lr and critic_lr above 0; got {rates}")
             if self.order == "finite" and self.inner_steps > 1:
                 raise BadInput("order=finite supports one inner step: use inner_steps=1 or order=first")
 
-        retired: ClassVar[Mapping[str, Any]] = {
-            "memory_optimizer": "adam", "memory_clip": 1.0, "inner": "persistent", "shrinkage": None,
-            "balanced": True, "blocks": False, "keep": "last",
-        }  # fmt: skip
+        retired = retired_settings(
+            memory_optimizer="adam",
+            memory_clip=1.0,
+            inner="persistent",
+            shrinkage=None,
+            balanced=True,
+            blocks=False,
+            keep="last",
+        )
 
     saved_attributes = (
         "optimizer", "critic_optimizer", "memory_optimizer", "held_out", "remaining", "game_steps", "phase_ended",
@@ -138,12 +140,12 @@ class MIL(Method):
             self.phases = ("final",)  # phase meta would have no effect
 
     def begin_stage(self, info: StageInfo) -> None:
-        width, device = self.model.width, next(self.model.parameters()).device
-        self.smoothed = self.smoothed.to(device)
+        width = self.model.width
+        self.smoothed = self.smoothed.to(self.device)
         if self.settings.critic == "fisher":
             return
         hidden = self.settings.hidden or width
-        self.critics = nn.ModuleList(domain_critic(width, hidden) for _ in info.train_domains).to(device)
+        self.critics = nn.ModuleList(domain_critic(width, hidden) for _ in info.train_domains).to(self.device)
         rate = self.settings.critic_lr
         changes = {} if rate is None else {"lr": rate, "rates": {}}
         self.critic_optimizer = self.make_optimizer(list(self.critics.parameters()), part="critic", **changes)
@@ -320,14 +322,6 @@ def _both_sides(values: Tensor, batch: DomainBatch, held_out: int) -> Tensor:
 def _usage(side: Tape) -> Metrics:
     weights, slots = side["memory/weights"], side["memory/slots"]
     return {"slots": effective_slots(weights[-1])} if weights and not slots else {}
-
-
-def look_ahead(inner: Loss, now: Parameters, *, lr: float) -> tuple[Tensor, Gradients, Parameters]:
-    """Return (inner loss, its gradient, theta' after one step)."""
-    loss = inner(now)
-    grads = parallel.mean_gradients(torch.autograd.grad(loss, now, allow_unused=True), now)
-    ahead = [p if g is None else p - lr * g for p, g in zip(now, grads, strict=True)]
-    return loss.detach(), grads, [p.detach().requires_grad_() for p in ahead]
 
 
 def finite_gradient(

@@ -4,7 +4,6 @@ Shapes: n domains, b batch, d width or node features, c classes, r nodes of a gr
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -12,11 +11,11 @@ from torch import Tensor
 
 from holdfast.core import inputs, parallel
 from holdfast.core.batch import DomainBatch
-from holdfast.core.errors import BadInput, check_at_least
+from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs, select_nodes
 from holdfast.core.seeds import use_shared_rng
-from holdfast.core.settings import choice, log, setting
-from holdfast.core.tape import tape, with_auxiliary
+from holdfast.core.settings import checked_settings, choice, log, setting
+from holdfast.core.tape import tape
 from holdfast.methods.base import Method, Metrics
 from holdfast.nn.backbones.graph_inputs import HasGraphForm
 from holdfast.nn.heads import Head
@@ -28,7 +27,7 @@ class Mixup(Method):
     Tensors are mixed as inputs; texts and graphs, which cannot be, as features.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
         alpha: float = setting(0.2, search=log(0.1, 10), help="parameter of the Beta distribution")
 
@@ -54,14 +53,13 @@ class Mixup(Method):
             y, other = ys[i][: sizes[i]], ys[partner[i]][: sizes[i]]
             risks.append(share[i] * self.task.loss(o, y) + (1 - share[i]) * self.task.loss(o, other))
         risk = torch.stack(risks).mean()
-        self.optimizer.minimize(with_auxiliary(risk, side))
-        return {"risk": risk.detach()}
+        return self.minimize(risk, side, risk=risk)
 
 
 class ManifoldMixup(Method):
     """Train on l*z_i + (1-l)*z_j of the features of any two examples, l ~ Beta(alpha, alpha) (Verma et al., 2019)."""
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
         alpha: float = setting(1.0, search=log(0.1, 10), help="parameter of the Beta distribution")
 
@@ -73,8 +71,7 @@ class ManifoldMixup(Method):
         other = torch.randperm(len(z)).to(z.device)
         output = self.model.head(share * z + (1 - share) * z[other])
         risk = share * self.task.loss(output, batch.y) + (1 - share) * self.task.loss(output, batch.y[other])
-        self.optimizer.minimize(with_auxiliary(risk, side))
-        return {"risk": risk.detach()}
+        return self.minimize(risk, side, risk=risk)
 
 
 class GMixup(Method):
@@ -84,16 +81,17 @@ class GMixup(Method):
     l are drawn per step.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
-        share: float = setting(0.15, search=choice(0.1, 0.15, 0.2, 0.25), help="synthetic graphs per real graph")
-        mix: Sequence[float] = setting((0.005, 0.01), help="range of l, as two values from 0 to 1")
+        share: float = setting(
+            0.15, least=0, search=choice(0.1, 0.15, 0.2, 0.25), help="synthetic graphs per real graph"
+        )
+        mix: Sequence[float] = setting((0.005, 0.01), least=0, most=1, help="range of l, as two values from 0 to 1")
         threshold: float = setting(0.2, help="singular values below threshold * sqrt(nodes) are dropped")
 
         def __post_init__(self) -> None:
-            check_at_least(0, share=self.share)
-            if len(self.mix) != 2 or not 0 <= self.mix[0] <= self.mix[1] <= 1:
-                raise BadInput(f"mix must be two ascending values from 0 to 1, got {list(self.mix)}")
+            if len(self.mix) != 2 or self.mix[0] > self.mix[1]:
+                raise BadInput(f"`mix` must be two ascending values, got {list(self.mix)}")
 
     saved_attributes = ("optimizer", "graphons", "steps")
 
@@ -124,8 +122,7 @@ class GMixup(Method):
                 soft = part * self.task.loss(mixed, batch.y.new_full((new,), first))
                 soft = soft + (1 - part) * self.task.loss(mixed, batch.y.new_full((new,), second))
                 loss = (b * risk + new * soft) / (b + new)
-        self.optimizer.minimize(with_auxiliary(loss, side))
-        return {"risk": risk.detach(), "mixed": loss.detach()}
+        return self.minimize(loss, side, risk=risk, mixed=loss)
 
     def _sample(self, count: int, known: Tensor) -> tuple[Graphs, tuple[int, int], float]:
         """Return (`count` graphs between two classes, the two classes, the share of the first)."""

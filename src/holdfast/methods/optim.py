@@ -3,50 +3,39 @@
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from holdfast.core.dynamo import skip_dynamo, step_without_dynamo
-from holdfast.core.errors import BadInput, check_at_least, check_known
+from holdfast.core.errors import BadInput
 from holdfast.core.parallel import average_gradients
+from holdfast.core.settings import checked_settings, setting
 
-OPTIMIZERS = ("adamw", "adam", "sgd")
-SCHEDULES = ("constant", "linear", "cosine", "halving")
 EPS = 1e-6  # added to the norm of a gradient, as in torch
 DIVISOR = "grad_scale"  # attribute of a fused optimizer of torch, which divides gradients by it
-DECAYS = ("all", "weights")  # what weight decay applies to: everything but scalars, or neither biases nor norms
 
 
-@dataclass(frozen=True, slots=True)
+@checked_settings
 class OptimizerSettings:
     """Settings of an optimizer.
 
     `warmup` is counted in updates and `steps` in steps of the method; an update takes `accumulate` steps.
     """
 
-    optimizer: str = "adamw"
-    lr: float = 1e-3
-    weight_decay: float = 0.01
-    momentum: float = 0.9
-    schedule: str = "constant"
-    warmup: int = 0
+    optimizer: str = setting("adamw", choices=("adamw", "adam", "sgd"))
+    lr: float = setting(1e-3, above=0)
+    weight_decay: float = setting(0.01, least=0)
+    momentum: float = setting(0.9, least=0)
+    schedule: str = setting("constant", choices=("constant", "linear", "cosine", "halving"))
+    warmup: int = setting(0, least=0)
     steps: int = 1000
-    clip: float = 0.0  # maximum norm of the gradient; 0 disables clipping
-    accumulate: int = 1  # losses per update
-    decay: str = "all"  # one of DECAYS
+    clip: float = setting(0.0, least=0)  # maximum norm of the gradient; 0 disables clipping
+    accumulate: int = setting(1, least=1)  # losses per update
+    decay: str = setting("all", choices=("all", "weights"))  # all but scalars, or neither biases nor norms
     rates: Mapping[str, float] = field(default_factory=dict)  # part of the network -> multiple of the learning rate
-
-    def __post_init__(self) -> None:
-        check_known("optimizer", self.optimizer, OPTIMIZERS)
-        check_known("schedule", self.schedule, SCHEDULES)
-        check_known("decay", self.decay, DECAYS)
-        if not self.lr > 0:
-            raise BadInput(f"lr must be above 0, got {self.lr:g}: set another --lr, such as 0.001")
-        check_at_least(1, accumulate=self.accumulate)
-        check_at_least(0, warmup=self.warmup, clip=self.clip, weight_decay=self.weight_decay, momentum=self.momentum)
 
     def step_at(self, position: float) -> int:
         """Return a step of the run; a position below 1 is a fraction of all steps."""
@@ -115,7 +104,7 @@ class Optimizer:
         share = loss if self.settings.accumulate == 1 else loss / self.settings.accumulate
         share.backward(inputs=self.parameters)
 
-    def apply_gradients(self, grads: Sequence[Tensor | None], *, ends_step: bool = True) -> None:
+    def apply_gradients(self, grads: Sequence[Tensor | None]) -> None:
         """Add given gradients instead of those of a loss; update after every `accumulate` calls."""
         for parameter, grad in zip(self.parameters, grads, strict=True):
             if grad is not None:
@@ -123,7 +112,7 @@ class Optimizer:
                 # fused optimizers and in-place clipping do not handle
                 copied = torch.empty_like(parameter).copy_(grad).div_(self.settings.accumulate)
                 parameter.grad = copied if parameter.grad is None else parameter.grad + copied
-        self.step(ends_step=ends_step)
+        self.step()
 
     def step(self, *, ends_step: bool = True) -> None:
         """Count one loss; update after every `accumulate` losses."""

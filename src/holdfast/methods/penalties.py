@@ -4,18 +4,15 @@ Shapes: b batch, n domains, d width, c classes.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 import torch
 from torch import Tensor
 
 from holdfast.core.batch import DomainBatch
-from holdfast.core.errors import check_known
-from holdfast.core.settings import UNLABELLED_HELP, setting
-from holdfast.core.tape import tape, with_auxiliary
+from holdfast.core.settings import checked_settings, setting, unlabelled_setting
+from holdfast.core.tape import tape
 from holdfast.methods.base import Method, Metrics, StageInfo
-from holdfast.methods.unlabelled import check_choice, labelled_count, with_control
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> mean loss
 Penalty = Callable[[Tensor, Tensor, DomainBatch, Loss], Tensor]  # (features (b, d), outputs (b, c), batch, loss)
@@ -89,18 +86,14 @@ class Penalized(Method):
     Up to `anneal` the weight is `before` and there is no bottleneck term.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
         penalty: str  # a name in PENALTIES
         weight: float = setting(1.0, help="weight of the penalty")
         bottleneck: float = setting(0.0, help="weight of the variance of the features")
         anneal: float = setting(0.0, help="step at which the weight takes effect, or a fraction of all steps")
         before: float = setting(1.0, help="weight of the penalty before that step")
-        unlabelled: str = setting("target", help=UNLABELLED_HELP)
-
-        def __post_init__(self) -> None:
-            check_known("penalty", self.penalty, PENALTIES)
-            check_choice(self.unlabelled)
+        unlabelled: str = unlabelled_setting()
 
     saved_attributes = ("optimizer", "steps")
     min_domains = 2
@@ -125,8 +118,8 @@ class Penalized(Method):
 
     def step(self, batch: DomainBatch) -> Metrics:
         settings, annealed = self.settings, self.steps >= self.anneal
-        count = labelled_count(batch, self.unlabelled)
-        batch = with_control(batch, self.unlabelled, settings.unlabelled)
+        count = batch.labelled_count(self.unlabelled)
+        batch = batch.with_control(self.unlabelled, settings.unlabelled)
         if self.anneal and self.steps == self.anneal:
             self.optimizer.reset_moments()  # the jump of the loss invalidates them
         with tape() as side:
@@ -137,6 +130,6 @@ class Penalized(Method):
         loss = risk + (settings.weight if annealed else settings.before) * penalty
         if settings.bottleneck and annealed:
             loss = loss + settings.bottleneck * bottleneck(z, output, batch, self.task.loss)
-        self.optimizer.minimize(with_auxiliary(loss, side))
+        metrics = self.minimize(loss, side, risk=risk, penalty=penalty)
         self.steps += 1
-        return {"risk": risk.detach(), "penalty": penalty.detach()}
+        return metrics

@@ -3,21 +3,18 @@
 F fine-tuning only; M memory slots, V words, H hidden units, C a column (Asghar et al., 2020, Table 2)
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import nn
 
-from holdfast.core.errors import BadInput, check_at_least, check_known
-from holdfast.core.settings import choice, setting
+from holdfast.core.errors import BadInput
+from holdfast.core.settings import checked_settings, choice, retired_settings, setting
 from holdfast.methods.averaging import Wrapper
 from holdfast.methods.base import Method, StageInfo
 from holdfast.nn.growth import add_slots, add_units, add_words, growable_memories
 from holdfast.nn.model import Model
 
 LETTERS = "HCMV"  # in the order of growth
-FREEZE = ("none", "old", "new")
 
 
 class Progressive(Wrapper):
@@ -26,22 +23,21 @@ class Progressive(Wrapper):
     The optimizer starts every stage without state.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
         expand: str = setting("MV", help="letters of what grows: M slots, V words, H hidden units, C column, F nothing")
-        slots: int = setting(500, search=choice(50, 100, 200, 500, 1000), help="memory slots per domain")
-        units: int = setting(0, help="hidden units per domain; 0 for the number of parameters of the slots")
-        freeze: str = setting("none", help="parameters that are frozen in later stages: none, old or new")
+        slots: int = setting(500, least=1, search=choice(50, 100, 200, 500, 1000), help="memory slots per domain")
+        units: int = setting(0, least=0, help="hidden units per domain; 0 for the number of parameters of the slots")
+        freeze: str = setting(
+            "none", choices=("none", "old", "new"), help="parameters that are frozen in later stages: none, old or new"
+        )
         vectors: str | None = setting(None, help="file of word vectors for new words; random without")
 
-        retired: ClassVar[Mapping[str, Any]] = {"carry": False}
+        retired = retired_settings(carry=False)
 
         def __post_init__(self) -> None:
             if not set(self.letters) <= set(LETTERS):
                 raise BadInput(f"expand must consist of the letters F, M, V, H and C, such as MV; got '{self.expand}'")
-            check_known("value of freeze", self.freeze, FREEZE)
-            check_at_least(1, slots=self.slots)
-            check_at_least(0, units=self.units)
             if self.replaces and self.freeze != "none":
                 raise BadInput("expand=H and expand=C replace parameters: do not use them with freeze")
 

@@ -1,7 +1,7 @@
 """Experience replay and A-GEM: training with a sample of the examples of earlier domains."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -9,25 +9,21 @@ from torch import Tensor
 
 from holdfast.core import inputs, parallel
 from holdfast.core.batch import DomainBatch
-from holdfast.core.errors import check_at_least
 from holdfast.core.inputs import Graphs, Inputs, Joint, Tokens
 from holdfast.core.ragged import cat_padded, strip_padding
 from holdfast.core.seeds import use_shared_rng
-from holdfast.core.settings import setting, whole
-from holdfast.core.tape import tape, with_auxiliary
+from holdfast.core.settings import checked_settings, setting, whole
+from holdfast.core.tape import with_auxiliary
 from holdfast.methods.base import Method, Metrics
 
 
 class Rehearsal(Method):
     """Base of methods with a buffer of earlier examples, which is filled at the end of a stage."""
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
-        capacity: int = setting(200, search=whole(50, 2000), help="examples in the buffer")
-        batch: int | None = setting(None, help="examples drawn per step; the size of the new batch by default")
-
-        def __post_init__(self) -> None:
-            check_at_least(1, **{"method.batch": 1 if self.batch is None else self.batch})
+        capacity: int = setting(200, least=1, search=whole(50, 2000), help="examples in the buffer")
+        batch: int | None = setting(None, least=1, help="examples drawn per step; the size of the new batch by default")
 
     saved_attributes = ("optimizer", "memory")
     supports_growth = "any"
@@ -51,10 +47,8 @@ class Replay(Rehearsal):
         size = len(self.memory)
         if size:
             batch = DomainBatch.cat([batch, self.draw(batch)])
-        with tape() as side:
-            risk = self.task.loss(self.model(batch.x), batch.y)
-        self.optimizer.minimize(with_auxiliary(risk, side))
-        return {"risk": risk.detach(), "buffer": torch.tensor(float(size))}
+        risk, side = self.risk_of(batch)
+        return self.minimize(risk, side, risk=risk, buffer=torch.tensor(float(size)))
 
 
 Grads = Sequence[Tensor | None]
@@ -76,8 +70,7 @@ class AGEM(Rehearsal):
         return {"risk": risk, "projected": projected, "buffer": torch.tensor(float(size))}
 
     def _gradient(self, batch: DomainBatch) -> tuple[Tensor, Grads]:
-        with tape() as side:
-            risk = self.task.loss(self.model(batch.x), batch.y)
+        risk, side = self.risk_of(batch)
         trained = self.optimizer.parameters
         grads = torch.autograd.grad(with_auxiliary(risk, side), trained, allow_unused=True)
         return risk.detach(), parallel.mean_gradients(grads, trained)
@@ -108,7 +101,6 @@ class Reservoir:
     """Uniform sample of all examples seen so far (Vitter, 1985, algorithm R)."""
 
     def __init__(self, capacity: int) -> None:
-        check_at_least(1, capacity=capacity)
         self.capacity, self.seen = capacity, 0
         self.x: list[Inputs] = []  # single examples, texts without padding
         self.y: list[Tensor] = []  # (1, ...)

@@ -2,14 +2,13 @@
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
-from holdfast.core.settings import setting, whole
+from holdfast.core.settings import checked_settings, setting, whole
 from holdfast.methods.averaging import Wrapper, blend, copy_buffers
 from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.nn.model import Model
@@ -23,13 +22,9 @@ class Soup(Wrapper):
     validation score over source domains, as in a greedy soup; otherwise it is dropped.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
-        members: int = setting(3, search=whole(2, 5), help="trainings from the same start")
-
-        def __post_init__(self) -> None:
-            if self.members < 1:
-                raise BadInput(f"method.members must be at least 1, got {self.members}")
+        members: int = setting(3, least=1, search=whole(2, 5), help="trainings from the same start")
 
     saved_attributes = ("start", "count", "best", "current")
 
@@ -97,13 +92,11 @@ class WiseFT(Wrapper):
     trained network. Neck and head have no pretrained start and stay as trained.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
-        share: float | None = setting(None, help="of the trained weights; default: chosen from 0, 0.1, ..., 1")
-
-        def __post_init__(self) -> None:
-            if self.share is not None and not 0 <= self.share <= 1:
-                raise BadInput(f"method.share must be between 0 and 1, got {self.share}")
+        share: float | None = setting(
+            None, least=0, most=1, help="of the trained weights; default: chosen from 0, 0.1, ..., 1"
+        )
 
     saved_attributes = ("share", "finished")
 

@@ -4,23 +4,21 @@ Shapes: b batch, t tokens, d width of one network, c classes.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_known
+from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
+from holdfast.core.settings import checked_settings, setting
 from holdfast.core.tape import record
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.companion import GeneralEncoder
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.heads import Dense, DenseSettings, Linear
-
-KINDS = ("dense", "linear")
-ADDED = ("logits", "probabilities")
 
 
 class ConcatenatedStates(nn.Module):
@@ -46,18 +44,13 @@ class ConcatenatedStates(nn.Module):
         self.second.save(folder)
 
 
-@dataclass(frozen=True)
+@checked_settings
 class FusionSettings(DenseSettings):
     """Settings of a fusion head."""
 
-    kind: str = "dense"  # or `linear`
+    kind: str = setting("dense", choices=("dense", "linear"))
     shared: bool = True  # one head for both halves
-    add: str = "logits"  # or `probabilities`
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_known("kind of head", self.kind, KINDS)
-        check_known("value of head.add", self.add, ADDED)
+    add: str = setting("logits", choices=("logits", "probabilities"))
 
 
 class Fusion(nn.Module):

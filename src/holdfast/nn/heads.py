@@ -6,13 +6,14 @@ Shapes: b batch, d width, c classes, w words.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
+from holdfast.core.settings import checked_settings, setting
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.growth import expand_inputs
 
@@ -69,18 +70,12 @@ class Linear(nn.Linear):
         return self
 
 
-@dataclass(frozen=True)
+@checked_settings
 class DenseSettings:
     """Settings of a dense head."""
 
-    dropout: float = 0.1
-    layers: int = 1  # hidden layers
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.dropout < 1:
-            raise BadInput(f"head.dropout must be at least 0 and below 1, got {self.dropout}")
-        if self.layers < 1:
-            raise BadInput(f"head.layers must be at least 1, got {self.layers}: use head=linear for none")
+    dropout: float = setting(0.1, least=0, below=1)
+    layers: int = setting(1, least=1)  # hidden layers
 
 
 class Dense(nn.Module):

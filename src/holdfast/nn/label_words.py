@@ -4,7 +4,6 @@ Shapes: b batch, d width, c classes, w words.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Self
 
@@ -12,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_known
+from holdfast.core.settings import checked_settings
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.mlm_head import Transform, load_mlm_head
 from holdfast.nn.backbones.text import TextEncoder
 
 
-@dataclass(frozen=True)
+@checked_settings
 class LabelWordSettings:
     """Settings of a label-word head."""
 

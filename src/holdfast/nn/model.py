@@ -4,7 +4,7 @@ Shapes: b batch, d width, c classes.
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, Protocol, Self, runtime_checkable
+from typing import NamedTuple, Protocol, Self, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +15,20 @@ from holdfast.nn.adapters import adapter_rank, add_adapters
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.cast import weights_cast_once
 from holdfast.nn.experts.graft import ExpertsNeck, expert_layers
+from holdfast.nn.experts.layer import SparseMoE
 from holdfast.nn.graft.insert import Attachable, prompt_parameters
+from holdfast.nn.memory.bank import SegmentedSlots
+from holdfast.nn.memory.neck import MemoryBlend
+from holdfast.nn.memory.product_key import ProductKeyMemory
+from holdfast.nn.memory.queue import SyntheticMemory
 from holdfast.nn.memory.recall import Recall
 
 MODES = (
     "full, frozen, lp-ft (head first, then full), lora:R (adapters of rank R), last:N (the last N blocks) or head+cls"
 )
 COMPLETE = ("full", "lp-ft")  # the complete backbone is trained
+ENCODER = "encoder"  # its rate is that of the run
+MEMORIES = (MemoryBlend, SegmentedSlots, ProductKeyMemory, SyntheticMemory)
 
 
 @runtime_checkable
@@ -153,17 +160,45 @@ def tune(backbone: Backbone, mode: str, neck: nn.Module | None = None) -> None:
         raise BadInput(f"--tune {mode} freezes the experts: use --tune full or last:N")
 
 
-def eval_frozen(module: nn.Module) -> None:
-    """Switch every module without trainable parameters to evaluation mode: no dropout, no batch statistics."""
-    _eval_if_frozen(module)
+def eval_frozen(module: nn.Module) -> tuple[bool, bool]:
+    """Switch every module without trainable parameters to evaluation mode: no dropout, no batch statistics.
 
-
-def _eval_if_frozen(module: nn.Module) -> tuple[bool, bool]:
-    """Do so, and return whether the module has parameters, and trainable ones."""
+    Returns whether the module has parameters, and trainable ones.
+    """
     own = [p for p in module._parameters.values() if p is not None]
-    below = [_eval_if_frozen(child) for child in module.children()]
+    below = [eval_frozen(child) for child in module.children()]
     has = bool(own) or any(some for some, _ in below)
     learns = any(p.requires_grad for p in own) or any(trained for _, trained in below)
     if has and not learns:
         module.eval()
     return has, learns
+
+
+def part_names(model: Model) -> dict[nn.Parameter, str]:
+    """Return the part that each parameter belongs to: a name in `RATE_PARTS`, or `encoder`.
+
+    Memories and expert layers count as such wherever they are; a parameter that head and backbone share belongs to
+    the encoder.
+    """
+    names = dict.fromkeys(model.head.parameters(), "head")
+    names |= dict.fromkeys(model.neck.parameters(), "neck")
+    names |= dict.fromkeys(model.backbone.parameters(), ENCODER)
+    for module in model.modules():
+        if isinstance(module, MEMORIES):
+            names |= dict.fromkeys(module.parameters(), "memory")
+        elif callable(learned := getattr(module, "learned", None)):  # of a general memory, without its network
+            names |= dict.fromkeys(cast(nn.Module, learned()).parameters(), "memory")
+        elif isinstance(module, SparseMoE):
+            names |= dict.fromkeys(module.parameters(), "experts") | dict.fromkeys(module.router.parameters(), "router")
+    return names
+
+
+def depends_on_batch(module: nn.Module) -> bool:
+    """Whether a layer compares the examples of a batch in training: a batch norm, or one that declares it."""
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) or getattr(module, "compares_examples", False)
+
+
+def undecayed(model: Model) -> set[int]:
+    """Return the ids of matrices without weight decay: biases with several rows, and embeddings of positions."""
+    named = ((name.split("."), p) for name, p in model.named_parameters())
+    return {id(p) for names, p in named if "bias" in names[-1] or any("position" in name for name in names)}

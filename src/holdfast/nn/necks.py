@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.graft.insert import append_layer
+from holdfast.nn.graft.insert import InsertingNeck, append_layer
 from holdfast.nn.memory.block import BlockSettings, MemoryBlock
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory, HeterogeneousSettings, join_label
 
@@ -51,21 +51,16 @@ class FeedForward(nn.Module):
         return self.norm(z + self.narrow(F.gelu(self.widen(z))))
 
 
-class ExtraLayer(nn.Module):
+class ExtraLayer(InsertingNeck):
     """An additional transformer layer, self-attention and feed-forward, on top of the backbone."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.width, self.attached = width, False
+        self.width = width
 
-    def attach(self, backbone: Backbone) -> None:
-        """Append the layer to a transformer, once."""
-        if not self.attached:
-            append_layer(backbone)
-            self.attached = True
-
-    def forward(self, z: Tensor) -> Tensor:
-        return z
+    def insert(self, backbone: Backbone) -> None:
+        """Append the layer to a transformer."""
+        append_layer(backbone)
 
 
 class ParameterControl(nn.Module):

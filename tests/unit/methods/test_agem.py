@@ -109,5 +109,5 @@ def test_less_forgetting_than_fine_tuning():
 
 
 def test_bad_settings_are_errors():
-    with pytest.raises(BadInput, match=r"method.batch.*got 0"):
+    with pytest.raises(BadInput, match=r"batch.*got 0"):
         build(AGEM, batch=0)

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
-from holdfast.methods.mil import finite_gradient, look_ahead
+from holdfast.methods.meta import look_ahead
+from holdfast.methods.mil import finite_gradient
 
 RNG = torch.Generator().manual_seed(0)
 X, Y = torch.randn(7, 3, generator=RNG).double(), torch.randn(7, generator=RNG).double()

@@ -120,7 +120,7 @@ def test_unsupported_graphs_and_encoders_are_errors():
     tagged = graph(3, [(0, 1), (1, 2)], torch.tensor([[0], [1], [2]]))
     with pytest.raises(BadInput, match=r"g-mixup.*edge features"):
         method([tagged, tagged])
-    with pytest.raises(BadInput, match=r"mix .*\[0.5, 0.1\]"):
+    with pytest.raises(BadInput, match=r"`mix` .*\[0.5, 0.1\]"):
         method([PATH, CLIQUE], mix=(0.5, 0.1))
     model = Model(Features(inputs=3), NoNeck(3), Linear(3, 2))
     with pytest.raises(BadInput, match=r"g-mixup.*--encoder"):

@@ -20,7 +20,7 @@ from holdfast.methods.hma import HMA
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.resnet import ResNet
 from holdfast.nn.backbones.small import MLP, Features
-from holdfast.nn.backbones.vit import VisionTransformer
+from holdfast.nn.backbones.vision import VisionTransformer
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.model import Model, tune
 from holdfast.nn.necks import NoNeck, ParameterControl

@@ -416,13 +416,13 @@ def test_memory_inside_a_transformer(place, order, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"order": "second"}, "unknown order 'second'"),
-        ({"learns": "value"}, "did you mean 'values'"),
+        ({"order": "second"}, "`order` must be first or finite, got 'second'"),
+        ({"learns": "value"}, "`learns` must be all or values, got 'value'"),
         ({"iterations": 0}, "iterations.*at least 1"),
         ({"critic_steps": 0}, "critic_steps.*0"),
         ({"hidden": 0}, "hidden.*0"),
         ({"memory_lr": -1.0}, "memory_lr.*-1.0"),
-        ({"critic_lr": 0.0}, "critic_lr above 0.*0.0"),
+        ({"critic_lr": 0.0}, "critic_lr` must be above 0.*0.0"),
         ({"order": "finite", "inner_steps": 2}, "use inner_steps=1 or order=first"),
     ],
 )

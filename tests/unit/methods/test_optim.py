@@ -182,7 +182,7 @@ def test_decay_of_weights_skips_vectors_and_named_parameters():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"optimizer": "adamx"}, "did you mean 'adam"),
+        ({"optimizer": "adamx"}, "must be adamw, adam or sgd, got 'adamx'"),
         ({"schedule": "step"}, "schedule.*step"),
         ({"lr": 0.0}, "lr.*0"),
     ],

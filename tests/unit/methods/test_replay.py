@@ -230,7 +230,7 @@ def test_less_forgetting_than_fine_tuning():
     assert held[-1].mean() > plain[-1].mean() + 0.1
 
 
-@pytest.mark.parametrize(("wrong", "message"), [({"capacity": 0}, "capacity"), ({"batch": 0}, "method.batch.*got 0")])
+@pytest.mark.parametrize(("wrong", "message"), [({"capacity": 0}, "capacity"), ({"batch": 0}, "batch.*got 0")])
 def test_bad_settings_are_errors(wrong, message):
     with pytest.raises(BadInput, match=message):
         build(Replay, **wrong)

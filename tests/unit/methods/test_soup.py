@@ -96,5 +96,5 @@ def test_steps_count_all_trainings_and_unsuitable_methods_raise():
     assert training_steps(replace(spec, method_args={"members": 2})) == 2 * spec.steps
     with pytest.raises(BadInput, match="one phase"):
         run("soup(swad(erm))")
-    with pytest.raises(BadInput, match="between 0 and 1"):
+    with pytest.raises(BadInput, match="at least 0 and at most 1"):
         WiseFT(Counting(), share=2.0)

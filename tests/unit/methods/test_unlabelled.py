@@ -12,7 +12,6 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.data.readers.memory import as_dataset
 from holdfast.data.unlabelled import add_unlabelled, unlabelled_parts, with_empty_labels
-from holdfast.methods.unlabelled import labelled_count, with_control
 from holdfast.run.settings import make_spec
 from holdfast.run.slate import choose_methods
 from holdfast.run.train import train
@@ -115,11 +114,11 @@ def test_the_null_control_draws_from_the_labelled_inputs():
     x = torch.arange(10.0)[:, None]
     y = torch.tensor([0, 1, 0, 1, 0, 1, -1, -1, -1, -1])
     batch = DomainBatch(x, y, (0, 1, 2), (3, 3, 4))
-    assert labelled_count(batch, 1) == 6
-    changed = with_control(batch, 1, "source")
+    assert batch.labelled_count(1) == 6
+    changed = batch.with_control(1, "source")
     assert torch.equal(changed.x[:6], x[:6])
     assert (changed.x[6:] < 6).all()
-    assert with_control(batch, 1, "target") is batch
+    assert batch.with_control(1, "target") is batch
 
 
 def test_rows_with_an_empty_label_and_files(tmp_path):

@@ -133,7 +133,7 @@ def test_model_with_stored_examples_is_exported(folder, tmp_path):
 
 
 def test_invalid_settings_raise():
-    for settings, message in (({"k": 0}, "predict.k must be at least 1"), ({"weight": 1.0}, "below 1")):
+    for settings, message in (({"k": 0}, "`k` must be at least 1"), ({"weight": 1.0}, "below 1")):
         with pytest.raises(BadInput, match=message):
             KNN(**settings)
     with pytest.raises(BadInput, match=r"unknown prediction 'kmn'.*knn"):

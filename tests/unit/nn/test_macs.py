@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from holdfast.nn.backbones.resnet import ResNet
-from holdfast.nn.backbones.vit import VisionTransformer
+from holdfast.nn.backbones.vision import VisionTransformer
 from holdfast.nn.experts.layer import SparseMoE
 from holdfast.nn.macs import count_macs
 

@@ -96,7 +96,7 @@ def test_texts_next_to_columns(tmp_path, family):
 
 
 def test_invalid_settings():
-    with pytest.raises(BadInput, match=r"encoder\.form must be mlp or transformer"):
+    with pytest.raises(BadInput, match=r"`form` must be mlp or transformer"):
         Tabular.Settings(form="tree")
     with pytest.raises(BadInput, match=r"multiple of encoder\.heads"):
         Tabular.Settings(form="transformer", dimension=10)

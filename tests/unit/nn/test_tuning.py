@@ -15,7 +15,7 @@ from holdfast.nn.backbones.resnet import ResNet
 from holdfast.nn.backbones.rnn import BiLSTM
 from holdfast.nn.backbones.small import CNN, MLP
 from holdfast.nn.backbones.text import TextEncoder
-from holdfast.nn.backbones.vit import VisionTransformer
+from holdfast.nn.backbones.vision import VisionTransformer
 from holdfast.nn.model import Model, tune
 from tests import tiny
 

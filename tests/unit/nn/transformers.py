@@ -9,7 +9,7 @@ import torch
 from holdfast.core.inputs import Inputs
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.text import TextEncoder
-from holdfast.nn.backbones.vit import VisionTransformer
+from holdfast.nn.backbones.vision import VisionTransformer
 from tests import tiny
 
 TEXTS = ["the good film", "bad bad food", "the food was not very good", "a film", "a bad phone", "good"]

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from scipy import sparse
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_at_least
-from holdfast.core.inputs import Inputs, Tokens
+from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Tokens
 from holdfast.core.ragged import Ragged
 from holdfast.core.store import TokenStore
 from holdfast.core.tape import exporting
@@ -52,7 +52,6 @@ class BagBackbone(Backbone, LearnedPreparation):
 
     def _initialise(self, vocabulary: Mapping[str, Sequence[str]], settings: dict[str, Any]) -> None:
         """Set the vocabulary and create the table; idf is 1 until it is set or loaded."""
-        check_at_least(1, dimension=settings["dimension"])
         self.vocabulary = {name: list(columns) for name, columns in vocabulary.items()}
         self.settings, self.width = settings, int(settings["dimension"])
         sizes = torch.tensor([len(columns) for columns in self.vocabulary.values()])
@@ -83,8 +82,7 @@ class BagBackbone(Backbone, LearnedPreparation):
             norms = torch.where(inside, norm, norms)
         return values / norms.clamp(min=1e-12)
 
-    def forward(self, x: Inputs) -> Tensor:
-        assert isinstance(x, Tokens)
+    def forward(self, x: Tokens) -> Tensor:
         values = self.values(x)
         if exporting():
             return (self.table[x.ids] * values[..., None]).sum(1)

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Self
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
-from holdfast.core.inputs import Inputs
 from holdfast.core.store import Store
 from holdfast.core.table import Schema
 
@@ -38,8 +37,8 @@ class Backbone(nn.Module, ABC):
         """Convert raw examples to a store of inputs: deterministic, independently per example, without gradient."""
 
     @abstractmethod
-    def forward(self, x: Inputs) -> Tensor:
-        """(b, width) features."""
+    def forward(self, x: Any) -> Tensor:
+        """(b, width) features of the inputs of a store; concrete classes state their kind of inputs."""
 
     def blocks(self) -> list[nn.Module]:
         """Submodules from input to output, for the tuning mode `last:N`."""

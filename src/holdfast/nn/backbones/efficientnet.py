@@ -5,7 +5,7 @@ The Lite variants have no squeeze-and-excitation and ReLU6 in place of swish. Sh
 
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,17 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from holdfast.core.errors import BadInput, check_known
-from holdfast.core.inputs import Inputs
+from holdfast.core.errors import BadInput
 from holdfast.core.packages import PACKAGED
-from holdfast.nn.backbones.small import Colours, ImageBackbone, Normalise, check_side, freeze_statistics
+from holdfast.core.settings import checked_settings, setting
+from holdfast.nn.backbones.small import Colours, ImageBackbone, Normalise, side_setting
 
 # expansion, channels, blocks, stride of the first block, kernel
 STAGES = ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5), (6, 192, 4, 2, 5),
           (6, 320, 1, 1, 3))  # fmt: skip
 STEM, WIDTH = 32, 1280
 EPSILON, MOMENTUM = 1e-3, 0.01
-STATISTICS = ("frozen", "batch")
 MEAN, STD = 127 / 255, 128 / 255  # of the published training, for every colour
 COLOURS: Colours = ((MEAN, MEAN, MEAN), (STD, STD, STD))
 # names in the published file -> names here; its classifier is not used
@@ -85,18 +84,15 @@ class EfficientNetLite(ImageBackbone):
     With `statistics=frozen` batch norms keep their means and variances while they are tuned.
     """
 
-    @dataclass(frozen=True, kw_only=True)
+    @checked_settings
     class Settings:
-        size: int = 224  # pixels per side; it was trained with 224
-        statistics: str = "frozen"
-
-        def __post_init__(self) -> None:
-            check_known("statistics", self.statistics, STATISTICS)
+        size: int = side_setting(224)  # pixels per side; it was trained with 224
+        statistics: str = setting("frozen", choices=("frozen", "batch"))
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
         options = self.Settings(**settings)
-        self.width, self.size = WIDTH, check_side(options.size)
+        self.width, self.size = WIDTH, options.size
         self.settings = asdict(options)
         self.normalise = Normalise(*COLOURS)
         self.stem = Convolution(3, STEM, 3, 2)
@@ -117,18 +113,11 @@ class EfficientNetLite(ImageBackbone):
         _load(network, PACKAGED["efficientnet-lite0"].locate(weights))
         return network
 
-    def forward(self, x: Inputs) -> Tensor:
-        assert isinstance(x, Tensor)
+    def forward(self, x: Tensor) -> Tensor:
         out = self.stem(self.normalise(x))
         for layer in self.layers:
             out = layer(out)
         return self.top(out).mean((2, 3))  # (b, width)
-
-    def train(self, mode: bool = True) -> Self:
-        super().train(mode)
-        if self.settings["statistics"] == "frozen":
-            freeze_statistics(self)
-        return self
 
     def blocks(self) -> list[nn.Module]:
         """Stem, the seven stages, and with the last one the final convolution."""

@@ -1,8 +1,8 @@
 """G-MAP: a domain-specific text encoder that reads a general one, with controls (Wan et al., 2022)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,6 +10,7 @@ from torch import nn
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Tokens
 from holdfast.core.packages import minilm_folder
+from holdfast.core.settings import retired_settings
 from holdfast.nn.backbones import pretrained
 from holdfast.nn.backbones.companion import WHAT, GeneralEncoder
 from holdfast.nn.backbones.text import DEFAULT_LENGTH, TextEncoder
@@ -25,7 +26,7 @@ TRIALS = ("the good, the bad: 12 of them", "Émile's naïve test_case, twice!")
 class GMap:
     """Builder of text encoders with a general model; it returns a TextEncoder, so every head and method works."""
 
-    retired: ClassVar[Mapping[str, Any]] = {"source": None, "chunks": None, "states": "layers", "mask": "keys"}
+    retired = retired_settings(source=None, chunks=None, states="layers", mask="keys", gate="normal")
 
     @classmethod
     def build(
@@ -40,7 +41,6 @@ class GMap:
         attention: str = "memory",
         frozen: bool = True,
         cache: int = 0,
-        gate: str = "normal",
         share: float = 0.0,
         mix: float = 0.0,
         pooling: str | None = None,
@@ -90,7 +90,7 @@ class GMap:
             depth = {"depth": len(encoder.stack()), "general": second.depth}
             reads = plan_reads(strategy, **depth, layers=layers)
             others = _substitutes(encoder, training) if memory == "other" else None
-            options: dict[str, Any] = {"attention": attention, "gate": gate, "share": share}
+            options: dict[str, Any] = {"attention": attention, "share": share}
             encoder.attach_companion(GeneralMemory(encoder.module, second, reads, others=others, **options))
         limits = [pretrained.max_positions(module, encoder.tokenizer) for module in (encoder.module, second.module)]
         pretrained.check_text_encoder(encoder, encoder.states, min(limits))

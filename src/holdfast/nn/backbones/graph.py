@@ -5,27 +5,26 @@ Shapes: b graphs, v nodes of all graphs, e edges, d width.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import asdict
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_at_least, check_known
-from holdfast.core.inputs import Graphs, Inputs
+from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Graphs
+from holdfast.core.settings import checked_settings, setting
 from holdfast.core.store import GraphStore
 from holdfast.nn.backbones.base import Backbone, fingerprint
 from holdfast.nn.backbones.graph_inputs import GraphForm
 from holdfast.nn.backbones.graph_layers import POOLS, GcnLayer, GinLayer, sum_pool
 from holdfast.nn.backbones.small import Dropout
 
-KINDS = ("gcn", "gin")
-
 
 class GraphBackbone(Backbone):
     """Base of encoders for graphs of one form."""
 
-    takes: ClassVar[str] = "graph"
+    takes = "graph"
     form: GraphForm
     settings: dict[str, Any]  # with the keys `form` and `kind`
 
@@ -49,21 +48,16 @@ class GraphNetwork(GraphBackbone):
     through a perceptron (Xu et al., 2019).
     """
 
-    @dataclass(frozen=True, kw_only=True)
+    @checked_settings
     class Settings:
         """Settings of the network; the default sizes are those of the OGB examples (Hu et al., 2020)."""
 
-        kind: str = "gin"
+        kind: str = setting("gin", choices=("gcn", "gin"))
         virtual: bool = False
-        layers: int = 5
-        hidden: int = 300
+        layers: int = setting(5, least=1)
+        hidden: int = setting(300, least=1)
         dropout: float = 0.5
-        pooling: str = "mean"
-
-        def __post_init__(self) -> None:
-            check_known("kind of graph layer", self.kind, KINDS)
-            check_known("pooling", self.pooling, POOLS)
-            check_at_least(1, layers=self.layers, hidden=self.hidden)
+        pooling: str = setting("mean", choices=POOLS)
 
     def __init__(self, *, form: GraphForm | dict[str, Any], **settings: Any) -> None:
         super().__init__()
@@ -93,8 +87,7 @@ class GraphNetwork(GraphBackbone):
             h = layer(h, x, gate)
         return h
 
-    def forward(self, x: Inputs) -> Tensor:
-        assert isinstance(x, Graphs)
+    def forward(self, x: Graphs) -> Tensor:
         return self.pooled(x)
 
     def pooled(self, x: Graphs, gate: Tensor | None = None) -> Tensor:

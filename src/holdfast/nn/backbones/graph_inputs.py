@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from holdfast.core import inputs
-from holdfast.core.errors import BadInput, check_known
+from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
 from holdfast.core.packed_graphs import PackedGraphs
+from holdfast.core.settings import checked_settings, setting
 from holdfast.core.store import GraphStore
 
 NODES = ("numbers", "categories", "degree", "scaled-degree")
@@ -25,7 +26,7 @@ MAX_CATEGORY = 1_000_000  # an encoder has a vector per category from 0 on
 MAX_DEGREES = 2000  # from this degree on, degrees are one standardised number instead of one-hot (Han et al., 2022)
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked_settings
 class GraphForm:
     """Form of node and edge features: floats are numbers, integers categories; nodes without any get their degree.
 
@@ -33,15 +34,12 @@ class GraphForm:
     counts as the largest.
     """
 
-    nodes: str = "numbers"
+    nodes: str = setting("numbers", choices=NODES)
     inputs: int = 0  # number columns of nodes
     edges: int = 0  # number columns of edges
     categories: tuple[int, ...] = ()  # number of values per category column; the last value stands for all unseen ones
     edge_categories: tuple[int, ...] = ()
     scale: tuple[float, float] = (0.0, 1.0)  # mean and standard deviation of a scaled degree
-
-    def __post_init__(self) -> None:
-        check_known("form of nodes", self.nodes, NODES)
 
     @staticmethod
     def from_examples(graphs: Sequence[Any]) -> GraphForm:

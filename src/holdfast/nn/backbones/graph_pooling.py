@@ -4,34 +4,30 @@ Shapes: b graphs, v nodes of all graphs, k selected clusters, e edges, d width.
 """
 
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, leaky_relu
 
-from holdfast.core.errors import BadInput
-from holdfast.core.inputs import Graphs, Inputs, select_nodes, top_fraction
+from holdfast.core.inputs import Graphs, select_nodes, top_fraction
+from holdfast.core.settings import checked_settings, setting
 from holdfast.nn.backbones.graph import GraphBackbone, GraphNetwork
 from holdfast.nn.backbones.graph_inputs import GraphForm
 from holdfast.nn.backbones.graph_layers import LocalExtremum
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked_settings
 class SelectionSettings:
     """Settings of the networks; `ratio` is the share of clusters or edges to select."""
 
     kind: str = "gin"
-    ratio: float = 0.5
+    ratio: float = setting(0.5, above=0, below=1)
     layers: int = 3
     hidden: int = 64
     dropout: float = 0.3
     pooling: str = "mean"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.ratio < 1:
-            raise BadInput(f"encoder.ratio must be between 0 and 1, got {self.ratio}")
 
     def network(self) -> dict[str, Any]:
         """Settings of a GraphNetwork."""
@@ -52,8 +48,7 @@ class PooledNetwork(GraphBackbone):
         self.width, self.form = options.hidden, self.before.form
         self.settings = {"form": self.form.to_json(), **asdict(options)}
 
-    def forward(self, x: Inputs) -> Tensor:
-        assert isinstance(x, Graphs)
+    def forward(self, x: Graphs) -> Tensor:
         h = self.before.nodes(x)
         pooled, weights = self.clusters(Graphs(h, x.edges, x.owner, x.count))
         return self.after.pooled(pooled, weights)  # (b, d)
@@ -134,8 +129,7 @@ class SubgraphNetwork(GraphBackbone):
         self.width, self.ratio, self.form = hidden, options.ratio, self.body.form
         self.settings = {"form": self.form.to_json(), **asdict(options)}
 
-    def forward(self, x: Inputs) -> Tensor:
-        assert isinstance(x, Graphs)
+    def forward(self, x: Graphs) -> Tensor:
         scores = self.scores(x)
         return self._encode(x, best_edges(x, scores, self.ratio), scores)  # (b, d)
 

@@ -3,11 +3,12 @@
 Shapes: n texts, p n-grams, d width.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,8 +16,8 @@ from scipy.linalg import eigh
 from scipy.sparse import linalg
 from torch import Tensor, nn
 
-from holdfast.core.inputs import Inputs, Joint
-from holdfast.core.settings import setting
+from holdfast.core.inputs import Joint
+from holdfast.core.settings import checked_settings, setting
 from holdfast.core.store import JointStore
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation, fingerprint
 from holdfast.nn.backbones.text import TextEncoder
@@ -30,30 +31,63 @@ TEXT_SETTINGS = ("pooling", "length")
 SPARSE: Any = linalg  # without types, which SciPy does not state
 
 
-class Hybrid(Backbone, LearnedPreparation):
+class TwoEncoders(Backbone, LearnedPreparation):
+    """Base of encoders with two parts, which are modules: the features of the first, then those of the second."""
+
+    names: tuple[str, str]  # of the modules, folders and settings
+
+    def _initialise(self, names: tuple[str, str], *encoders: Backbone, **settings: Any) -> None:
+        self.names = names
+        for name, encoder in zip(names, encoders, strict=True):
+            self.add_module(name, encoder)
+        self.width = sum(encoder.width for encoder in encoders)
+        self.settings = {**{name: encoder.settings for name, encoder in self.encoders().items()}, **settings}
+
+    def encoders(self) -> dict[str, Any]:
+        return {name: self.get_submodule(name) for name in self.names}
+
+    def prepare(self, examples: Any) -> JointStore:
+        return JointStore(*(encoder.prepare(examples) for encoder in self.encoders().values()))
+
+    def forward(self, x: Joint) -> Tensor:
+        first, second = self.encoders().values()
+        return torch.cat([first(x.first), second(x.second).float()], dim=1)  # (b, d)
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        for name, encoder in self.encoders().items():
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            encoder.save(folder / name)
+        return self.settings
+
+    @classmethod
+    @abstractmethod
+    def load(cls, folder: Path, settings: dict[str, Any]) -> Self: ...
+
+    def preparation_key(self) -> str:
+        return fingerprint(" ".join(encoder.preparation_key() for encoder in self.encoders().values()))
+
+
+class Hybrid(TwoEncoders):
     """Features of a pretrained text encoder, followed by the principal components of TF-IDF (Deerwester et al., 1990).
 
     The components are those of the training texts, scaled to a mean variance of 1; a tuned encoder trains them further.
     """
 
-    takes: ClassVar[str] = "text"
+    takes = "text"
 
-    @dataclass(frozen=True, kw_only=True)
-    class Settings:
+    @checked_settings
+    class Settings(Tfidf.Settings):
         base: str = setting("minilm", help="text encoder: minilm, mpnet, a folder, or a name on the hub")
         pooling: str | None = setting(None, help="pooling of the text encoder")
         length: int | None = setting(None, help="tokens of the text encoder")
-        words: int = setting(2, help="longest n-gram of words; 0 leaves words out")
-        characters: int = setting(5, help="longest n-gram of characters, from 3; 0 leaves characters out")
-        min_df: int = setting(2, help="training texts that an n-gram must occur in")
-        features: int = setting(100_000, help="largest number of n-grams")
-        dimension: int = setting(128, help="components")
+        dimension: int = setting(128, least=1, help="components")
+
+    text: TextEncoder
+    bag: Tfidf
 
     def __init__(self, text: TextEncoder, bag: Tfidf) -> None:
         super().__init__()
-        self.text, self.bag = text, bag
-        self.width = text.width + bag.width
-        self.settings = {"text": text.settings, "bag": bag.settings}
+        self._initialise(("text", "bag"), text, bag)
 
     @classmethod
     def build(cls, training: Callable[[], Any], **settings: Any) -> Self:
@@ -65,13 +99,6 @@ class Hybrid(Backbone, LearnedPreparation):
         bag = Tfidf.build(training, **options)
         set_components(bag, training())
         return cls(encoder, bag)
-
-    def prepare(self, examples: Any) -> JointStore:
-        return JointStore(self.text.prepare(examples), self.bag.prepare(examples))
-
-    def forward(self, x: Inputs) -> Tensor:
-        assert isinstance(x, Joint)
-        return torch.cat([self.text(x.first), self.bag(x.second).float()], dim=1)  # (b, d)
 
     def concatenated(self) -> tuple[Backbone, ...]:
         return self.text, self.bag
@@ -86,19 +113,10 @@ class Hybrid(Backbone, LearnedPreparation):
         *others, last = self.text.blocks()
         return [*others, nn.ModuleList([last, self.bag])]
 
-    def save(self, folder: Path) -> dict[str, Any]:
-        for name, encoder in (("text", self.text), ("bag", self.bag)):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-            encoder.save(folder / name)
-        return self.settings
-
     @classmethod
     def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
         text = TextEncoder.load(folder / "text", settings["text"])
         return cls(text, Tfidf.load(folder / "bag", settings["bag"]))
-
-    def preparation_key(self) -> str:
-        return fingerprint(f"{self.text.preparation_key()} {self.bag.preparation_key()}")
 
 
 @torch.no_grad()

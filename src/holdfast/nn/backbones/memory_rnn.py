@@ -5,17 +5,17 @@ Shapes: b batch, t words, h hidden units per direction, s width of a text vector
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_at_least, check_known
-from holdfast.core.inputs import Inputs, Tokens
-from holdfast.core.settings import choice, setting
+from holdfast.core.errors import BadInput, check_at_least
+from holdfast.core.inputs import Tokens
+from holdfast.core.settings import checked_settings, choice, retired_settings, setting
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import fingerprint
 from holdfast.nn.backbones.word_vectors import read_vectors
@@ -31,7 +31,6 @@ from holdfast.nn.recurrent.layer import (
     total_width,
 )
 
-POOLINGS = ("last", "mean")
 MISSING = 0.05  # standard deviation of the vectors of words that a file of vectors lacks
 PAIR_TERMS = 4  # u, v, their product, their difference
 
@@ -43,12 +42,12 @@ class MemoryRNN(WordBackbone):
     relu(W [u; v; u v; |u - v|] + b), so that a linear head on top is the published classifier.
     """
 
-    @dataclass(frozen=True, kw_only=True)
+    @checked_settings
     class Settings:
         """Settings of the network; `slots=0` is the plain network, `length` the number of words per text."""
 
         cell: str = "lstm"
-        embedding: int = 300
+        embedding: int = setting(300, least=1)
         hidden: int = 300
         slots: int = 500
         slot_width: int = 300
@@ -56,16 +55,12 @@ class MemoryRNN(WordBackbone):
         key_scale: float = setting(1.0, search=choice(0.3, 1.0, 3.0), help="factor of initial keys")
         value_scale: float = setting(1.0, search=choice(0.3, 1.0, 3.0), help="factor of initial values")
         temperature: float = setting(1.0, search=choice(0.3, 1.0, 3.0), help="divisor of the scores of slots")
-        pooling: str = "last"
-        joint: int = 300
+        pooling: str = setting("last", choices=("last", "mean"))
+        joint: int = setting(300, least=1)
         dropout: float = 0.1
-        length: int = 50
+        length: int = setting(50, least=1)
 
-        retired: ClassVar[Mapping[str, Any]] = {"first_read": "zero", "out_tanh": False, "parity": False}
-
-        def __post_init__(self) -> None:
-            check_known("pooling", self.pooling, POOLINGS)
-            check_at_least(1, length=self.length, joint=self.joint, embedding=self.embedding)
+        retired = retired_settings(first_read="zero", out_tanh=False, parity=False)
 
     def __init__(
         self,
@@ -178,9 +173,8 @@ class MemoryRNN(WordBackbone):
     def _ids(self, text: str) -> list[int]:
         return self.table.ids(self.split(text)) or [UNKNOWN]
 
-    def forward(self, x: Inputs, *, segments: int | None = None) -> Tensor:
+    def forward(self, x: Tokens, *, segments: int | None = None) -> Tensor:
         """(b, d) features; `segments` limits the banks to their first segments."""
-        assert isinstance(x, Tokens)
         if self.joint is None:
             return self._text_vectors(x.ids, x.mask.sum(1), segments)
         return self.joint(self._text_vectors(*split_pairs(x), segments))

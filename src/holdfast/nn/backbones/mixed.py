@@ -3,25 +3,23 @@
 Shapes: n rows, b batch, d width, k components, s pixels per side.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_known
-from holdfast.core.inputs import Inputs, Joint
-from holdfast.core.settings import setting
+from holdfast.core.settings import checked_settings, setting, without_retired
 from holdfast.core.store import JointStore
 from holdfast.core.table import TableRows
-from holdfast.nn.backbones.base import Backbone, LearnedPreparation, fingerprint
+from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.efficientnet import EfficientNetLite
-from holdfast.nn.backbones.hybrid import set_components
+from holdfast.nn.backbones.hybrid import TwoEncoders, set_components
 from holdfast.nn.backbones.resnet import ResNet
 from holdfast.nn.backbones.small import CNN, ImageBackbone, check_side
 from holdfast.nn.backbones.tabular import Columns, TableBackbone, Tabular
@@ -35,35 +33,27 @@ ROWS = 2_000  # training images that the components are computed from, at most
 IMAGES: dict[str, type[ImageBackbone]] = {"cnn": CNN, "resnet18": ResNet, "efficientnet-lite0": EfficientNetLite}
 
 
-class TwoParts(Backbone, LearnedPreparation):
+class TwoParts(TwoEncoders):
     """Base of the encoders of tables with a text or an image; the second encoder is the module `text` or `image`."""
 
-    takes: ClassVar[str] = "mixed"
+    takes = "mixed"
     table: TableBackbone
     kind: str  # of the second encoder
 
-    def _initialise(self, table: TableBackbone, other: Backbone, settings: dict[str, Any]) -> None:
-        self.table, self.kind = table, other.takes
-        self.add_module(self.kind, other)
-        self.width, self.schema, self.size = table.width + other.width, table.schema, other.size
-        self.settings = {"table": table.settings, self.kind: other.settings, **settings}
+    def __init__(self, table: TableBackbone, other: Backbone, **settings: Any) -> None:
+        super().__init__()
+        self.kind, self.schema, self.size = other.takes, table.schema, other.size
+        self._initialise(("table", self.kind), table, other, **settings)
 
     @property
     def other(self) -> Backbone:
         """Encoder of the texts or images."""
-        module = self.get_submodule(self.kind)
-        assert isinstance(module, Backbone)
-        return module
+        return cast(Backbone, self.get_submodule(self.kind))
 
-    def prepare(self, examples: Any) -> JointStore:
-        assert isinstance(examples, TableRows)
+    def prepare(self, examples: TableRows) -> JointStore:
         if isinstance(examples.companion, Tensor) != (self.kind == "image"):
             raise BadInput(f"the model reads a table with one {self.kind} per row: name its column as in training")
         return JointStore(self.table.prepare(examples), self.other.prepare(examples.companion))
-
-    def forward(self, x: Inputs) -> Tensor:
-        assert isinstance(x, Joint)
-        return torch.cat([self.table(x.first), self.other(x.second).float()], dim=1)  # (b, d)
 
     def blocks(self) -> list[nn.Module]:
         table, other = self.table.blocks(), self.other.blocks()
@@ -71,19 +61,6 @@ class TwoParts(Backbone, LearnedPreparation):
 
     def stack(self) -> nn.ModuleList:
         return self.other.stack() if isinstance(self.other, TextEncoder) else self.table.stack()
-
-    def save(self, folder: Path) -> dict[str, Any]:
-        for name, encoder in (("table", self.table), (self.kind, self.other)):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-            encoder.save(folder / name)
-        return self.settings
-
-    @classmethod
-    @abstractmethod
-    def load(cls, folder: Path, settings: dict[str, Any]) -> Self: ...
-
-    def preparation_key(self) -> str:
-        return fingerprint(f"{self.table.preparation_key()} {self.other.preparation_key()}")
 
 
 class Mixed(TwoParts):
@@ -93,7 +70,7 @@ class Mixed(TwoParts):
     those of an image are the outputs of four convolutions.
     """
 
-    @dataclass(frozen=True, kw_only=True)
+    @checked_settings
     class Settings:
         base: str = setting(
             AUTO, help="encoder of the text: tfidf (default), minilm, mpnet, a folder, or a name on the hub; of the "
@@ -104,10 +81,6 @@ class Mixed(TwoParts):
         dropout: float = setting(0.2, help="dropout inside the blocks")
         components: int = setting(64, help="components of TF-IDF")
         size: int = setting(0, help="pixels per side of the image; 0 for the default of its encoder")
-
-    def __init__(self, table: Tabular, other: Backbone, base: str) -> None:
-        super().__init__()
-        self._initialise(table, other, {"base": base})
 
     @classmethod
     def build(cls, training: Callable[[], Any], **settings: Any) -> Self:
@@ -121,26 +94,23 @@ class Mixed(TwoParts):
         else:
             base = TFIDF if base == AUTO else base
             other = _text_encoder(rows, base, components)
-        return cls(Tabular.build(lambda: rows, **options), other, base)
+        return cls(Tabular.build(lambda: rows, **options), other, base=base)
 
     @classmethod
     def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
         base = settings["base"]
         if "image" in settings:
             check_known("encoder of images next to a table", base, IMAGES)
-            other: Backbone = IMAGES[base].load(folder / "image", settings["image"])
+            image = without_retired(IMAGES[base], settings["image"])
+            other: Backbone = IMAGES[base].load(folder / "image", image)
         else:
             family = Tfidf if base == TFIDF else TextEncoder
             other = family.load(folder / "text", settings["text"])
-        return cls(Tabular.load(folder / "table", settings["table"]), other, base)
+        return cls(Tabular.load(folder / "table", settings["table"]), other, base=base)
 
 
 class MixedColumns(TwoParts):
     """The encoder `columns` next to principal components of TF-IDF or of pixels, for linear models and trees."""
-
-    def __init__(self, table: Columns, other: Backbone) -> None:
-        super().__init__()
-        self._initialise(table, other, {})
 
     @classmethod
     def build(cls, training: Callable[[], Any]) -> Self:
@@ -192,8 +162,7 @@ class PixelComponents(ImageBackbone):
         scaled = x if x.is_floating_point() else x.float() / 255
         return F.adaptive_avg_pool2d(scaled, SIDE).flatten(1)
 
-    def forward(self, x: Inputs) -> Tensor:
-        assert isinstance(x, Tensor)
+    def forward(self, x: Tensor) -> Tensor:
         return (self._pixels(x) - self.mean) @ self.directions  # (b, k)
 
 

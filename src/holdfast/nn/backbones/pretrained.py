@@ -106,9 +106,13 @@ def load_module(name: str, *, what: str) -> PreTrainedModel:
 def _module(place: str, stamp: Stamp, name: str, what: str) -> PreTrainedModel:
     from transformers import AutoModel
 
-    config = load_config(name, what=what)
+    return load_network(AutoModel, place, load_config(name, what=what), name, what)
+
+
+def load_network(auto: Any, place: str, config: Any, name: str, what: str) -> Any:
+    """Load a network without a pooling layer by a class of transformers; raise if its files lack weights."""
     with loading(what, name):
-        module, missing = load_weights(AutoModel, place, config, **without_pooler(config))
+        module, missing = load_weights(auto, place, config, **without_pooler(config))
     if missing:
         raise BadInput(f"the weights of '{name}' lack {len(missing)} tensors such as '{missing[0]}'")
     return module
@@ -136,8 +140,6 @@ def with_dropout(module: PreTrainedModel, share: Any) -> PreTrainedModel:
     It is rebuilt because some architectures omit a layer if the rate is 0. The configuration stores the rate, so a
     saved folder builds the same network.
     """
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
-        raise BadInput(f"encoder.dropout must be at least 0 and below 1, got {share!r}")
     config: Any = module.config
     names = [name for name in DROPOUTS if isinstance(config.to_dict().get(name), int | float)]
     if not names:

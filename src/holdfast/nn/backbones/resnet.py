@@ -4,7 +4,7 @@ Shapes: b batch, s pixels per side.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,13 +13,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from holdfast.core.errors import BadInput, check_known
-from holdfast.core.inputs import Inputs
-from holdfast.nn.backbones.small import IMAGENET, ImageBackbone, Normalise, check_side, freeze_statistics
+from holdfast.core.errors import BadInput
+from holdfast.core.settings import checked_settings, retired_settings, setting
+from holdfast.nn.backbones.small import IMAGENET, ImageBackbone, Normalise, side_setting
 from holdfast.nn.batch_norm import normed
 
 SIZES = {"small": 32, "large": 224}  # stem -> default pixels per side
-STATISTICS = ("batch", "frozen", "auto")
 
 
 class Block(nn.Module):
@@ -40,15 +39,11 @@ class Block(nn.Module):
             convolution = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
             self.downsample = nn.Sequential(convolution, nn.BatchNorm2d(outputs))
 
-    @property
-    def last_norm(self) -> nn.BatchNorm2d:
-        return self.bn3 if self.bottleneck else self.bn2
-
     def forward(self, x: Tensor) -> Tensor:
         out = self.conv2(normed(self.bn1, self.conv1(x)))
         if self.bottleneck:
             out = self.conv3(normed(self.bn2, out))
-        return normed(self.last_norm, out, residual=self._shortcut(x))
+        return normed(self.bn3 if self.bottleneck else self.bn2, out, residual=self._shortcut(x))
 
     def _shortcut(self, x: Tensor) -> Tensor:
         if self.downsample is None:
@@ -69,25 +64,21 @@ class ResNet(ImageBackbone):
     are loaded, else batch.
     """
 
-    @dataclass(frozen=True, kw_only=True)
+    @checked_settings
     class Settings:
-        depth: int = 18
-        stem: str = "small"
-        size: int | None = None  # default: 32 for the small stem, 224 for the large one
-        zero_init: bool = False
-        statistics: str = "batch"
+        depth: int = setting(18, choices=LAYOUTS)
+        stem: str = setting("small", choices=SIZES)
+        size: int | None = side_setting(None)  # default: 32 for the small stem, 224 for the large one
+        statistics: str = setting("batch", choices=("batch", "frozen", "auto"))
 
-        def __post_init__(self) -> None:
-            check_known("depth of a ResNet", str(self.depth), [str(depth) for depth in LAYOUTS])
-            check_known("stem", self.stem, SIZES)
-            check_known("statistics", self.statistics, STATISTICS)
+        retired = retired_settings(zero_init=False)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
         options = self.Settings(**settings)
         bottleneck, counts = LAYOUTS[options.depth]
         times = 4 if bottleneck else 1  # output channels of a block in units of its width
-        size = check_side(SIZES[options.stem] if options.size is None else options.size)
+        size = SIZES[options.stem] if options.size is None else options.size
         statistics = "batch" if options.statistics == "auto" else options.statistics
         self.width, self.size = 512 * times, size
         self.settings = asdict(replace(options, size=size, statistics=statistics))
@@ -108,8 +99,6 @@ class ResNet(ImageBackbone):
         for part in self.modules():
             if isinstance(part, nn.Conv2d):
                 nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
-            elif isinstance(part, Block) and options.zero_init:
-                nn.init.zeros_(part.last_norm.weight)
         self.train()
 
     @classmethod
@@ -122,19 +111,12 @@ class ResNet(ImageBackbone):
             _load(network, Path(weights).expanduser())
         return network
 
-    def forward(self, x: Inputs) -> Tensor:
-        assert isinstance(x, Tensor)
+    def forward(self, x: Tensor) -> Tensor:
         out = normed(self.bn1, self.conv1(self.normalise(x)))
         if self.settings["stem"] == "large":
             out = F.max_pool2d(out, 3, 2, padding=1)
         out = self.layer4(self.layer3(self.layer2(self.layer1(out))))
         return out.mean((2, 3))  # (b, width)
-
-    def train(self, mode: bool = True) -> Self:
-        super().train(mode)
-        if self.settings["statistics"] == "frozen":
-            freeze_statistics(self)
-        return self
 
     def blocks(self) -> list[nn.Module]:
         stem = nn.ModuleList([self.conv1, self.bn1])

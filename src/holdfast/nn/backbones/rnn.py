@@ -5,37 +5,31 @@ Shapes: b batch, t tokens, h hidden units per direction.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import asdict
+from typing import Any, Self
 
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from holdfast.core.errors import check_at_least, check_known
-from holdfast.core.inputs import Inputs, Tokens
+from holdfast.core.inputs import Tokens
+from holdfast.core.settings import checked_settings, setting
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import Backbone, fingerprint
 from holdfast.nn.backbones.words import PAD, SEPARATOR, SPECIALS, UNKNOWN, split_words, vocabulary
-
-POOLINGS = ("max", "mean")
 
 
 class BiLSTM(Backbone):
     """Word vectors, a bidirectional LSTM, and the maximum or mean of the states over the real tokens."""
 
-    takes: ClassVar[str] = "text"
+    takes = "text"
 
-    @dataclass(frozen=True, kw_only=True)
+    @checked_settings
     class Settings:
         embedding: int = 128
         hidden: int = 128
-        pooling: str = "max"
+        pooling: str = setting("max", choices=("max", "mean"))
         dropout: float = 0.2
-        length: int = 256
-
-        def __post_init__(self) -> None:
-            check_known("pooling", self.pooling, POOLINGS)
-            check_at_least(3, length=self.length)
+        length: int = setting(256, least=3)
 
     def __init__(self, *, words: Sequence[str], **settings: Any) -> None:
         super().__init__()
@@ -68,8 +62,7 @@ class BiLSTM(Backbone):
     def _lookup(self, text: str) -> list[int]:
         return [self._index.get(word, UNKNOWN) for word in split_words(text)] or [UNKNOWN]
 
-    def forward(self, x: Inputs) -> Tensor:
-        assert isinstance(x, Tokens)
+    def forward(self, x: Tokens) -> Tensor:
         sizes = x.mask.sum(1)  # (b,)
         vectors = self.dropout(self.embed(x.ids))  # (b, t, embedding)
         packed = pack_padded_sequence(vectors, sizes.cpu(), batch_first=True, enforce_sorted=False)

@@ -6,15 +6,15 @@ Shapes: n examples, b batch, d width, s pixels per side.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_at_least
-from holdfast.core.inputs import Inputs
+from holdfast.core.errors import BadInput
+from holdfast.core.settings import checked_settings, setting
 from holdfast.core.store import TensorStore
 from holdfast.nn.backbones.base import Backbone, fingerprint
 
@@ -40,7 +40,7 @@ class Dropout(nn.Dropout):
 class VectorBackbone(Backbone):
     """Base of encoders for vectors (b, inputs)."""
 
-    takes: ClassVar[str] = "vector"
+    takes = "vector"
     settings: dict[str, Any]  # with the key `inputs`
 
     def prepare(self, examples: Any) -> TensorStore:
@@ -72,8 +72,7 @@ class Features(VectorBackbone):
     def build(cls, training: Callable[[], Any]) -> Self:
         return cls(inputs=_vectors(training()).shape[1])
 
-    def forward(self, x: Inputs) -> Tensor:
-        assert isinstance(x, Tensor)
+    def forward(self, x: Tensor) -> Tensor:
         return x
 
     def stack(self) -> nn.ModuleList:
@@ -89,14 +88,14 @@ class MLP(VectorBackbone):
     mean: Tensor  # (inputs,)
     std: Tensor  # (inputs,)
 
-    @dataclass(frozen=True, kw_only=True)
+    @checked_settings
     class Settings:
-        hidden: Sequence[int] = (256, 256)
+        hidden: Sequence[int] = setting((256, 256), least=1)
         dropout: float = 0.0
 
         def __post_init__(self) -> None:
-            if not self.hidden or min(self.hidden) < 1:
-                raise BadInput(f"encoder.hidden must be one or more layer sizes of at least 1, got {list(self.hidden)}")
+            if not self.hidden:
+                raise BadInput("`hidden` must be one or more layer sizes, got none")
 
     def __init__(self, *, inputs: int, **settings: Any) -> None:
         super().__init__()
@@ -121,8 +120,7 @@ class MLP(VectorBackbone):
         network.std.copy_(torch.where(std > 1e-8, std, 1.0))  # a constant column stays at zero
         return network
 
-    def forward(self, x: Inputs) -> Tensor:
-        assert isinstance(x, Tensor)
+    def forward(self, x: Tensor) -> Tensor:
         return self.layers((x - self.mean) / self.std)  # (b, d)
 
     def blocks(self) -> list[nn.Module]:
@@ -136,10 +134,15 @@ def check_side(size: int, setting: str = "encoder.size") -> int:
     return size
 
 
+def side_setting(default: int | None) -> Any:
+    """Declare a setting in pixels per side."""
+    return setting(default, least=1, most=MAX_SIDE)
+
+
 class ImageBackbone(Backbone):
     """Base of encoders for images (b, 3, s, s), uint8 or float in [0, 1]."""
 
-    takes: ClassVar[str] = "image"
+    takes = "image"
     settings: dict[str, Any]  # with the key `size`
 
     def prepare(self, examples: Any) -> TensorStore:
@@ -159,12 +162,13 @@ class ImageBackbone(Backbone):
     def preparation_key(self) -> str:
         return fingerprint(f"image {self.settings['size']}")
 
-
-def freeze_statistics(network: nn.Module) -> None:
-    """Let the batch norms of a network use their stored statistics in training too."""
-    for layer in network.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            layer.eval()
+    def train(self, mode: bool = True) -> Self:
+        """Also with `statistics=frozen`, with which batch norms use their stored statistics in training."""
+        super().train(mode)
+        for layer in self.modules() if self.settings.get("statistics") == "frozen" else ():
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.eval()
+        return self
 
 
 class Normalise(nn.Module):
@@ -191,16 +195,17 @@ class Normalise(nn.Module):
 class Pixels(ImageBackbone):
     """Flattened pixels in [0, 1], without parameters."""
 
-    def __init__(self, *, size: int = 16) -> None:
+    @checked_settings
+    class Settings:
+        size: int = side_setting(16)
+
+    def __init__(self, **settings: Any) -> None:
         super().__init__()
-        self.width, self.size, self.settings = 3 * size**2, check_side(size), {"size": size}
+        self.settings = asdict(self.Settings(**settings))
+        self.size = self.settings["size"]
+        self.width = 3 * self.size**2
 
-    @classmethod
-    def build(cls, training: Callable[[], Any], *, size: int = 16) -> Self:
-        return cls(size=size)
-
-    def forward(self, x: Inputs) -> Tensor:
-        assert isinstance(x, Tensor)
+    def forward(self, x: Tensor) -> Tensor:
         return (x if x.is_floating_point() else x.float() / 255).flatten(1)  # (b, d)
 
 
@@ -210,16 +215,15 @@ class PixelMLP(ImageBackbone):
     Weights have the Glorot initialisation, biases start at zero (Arjovsky et al., 2019).
     """
 
-    @dataclass(frozen=True, kw_only=True)
+    @checked_settings
     class Settings:
-        size: int = 14
-        hidden: int = 256
+        size: int = side_setting(14)
+        hidden: int = setting(256, least=1)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
         options = self.Settings(**settings)
-        check_at_least(1, hidden=options.hidden)
-        self.width, self.size, self.settings = options.hidden, check_side(options.size), asdict(options)
+        self.width, self.size, self.settings = options.hidden, options.size, asdict(options)
         shapes = [(3 * options.size**2, options.hidden), (options.hidden, options.hidden)]
         self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(i, o), nn.ReLU()) for i, o in shapes))
         for part in self.modules():
@@ -227,8 +231,7 @@ class PixelMLP(ImageBackbone):
                 nn.init.xavier_uniform_(part.weight)
                 nn.init.zeros_(part.bias)
 
-    def forward(self, x: Inputs) -> Tensor:
-        assert isinstance(x, Tensor)
+    def forward(self, x: Tensor) -> Tensor:
         return self.layers((x if x.is_floating_point() else x.float() / 255).flatten(1))  # (b, d)
 
     def blocks(self) -> list[nn.Module]:
@@ -238,9 +241,14 @@ class PixelMLP(ImageBackbone):
 class CNN(ImageBackbone):
     """Four 3x3 convolutions with GroupNorm and ReLU, then the mean over all pixels."""
 
-    def __init__(self, *, size: int = 32) -> None:
+    @checked_settings
+    class Settings:
+        size: int = side_setting(32)
+
+    def __init__(self, **settings: Any) -> None:
         super().__init__()
-        self.width, self.size, self.settings = 128, check_side(size), {"size": size}
+        self.settings, self.width = asdict(self.Settings(**settings)), 128
+        self.size = self.settings["size"]
         self.normalise = Normalise(*HALF)
         shapes = [(3, 64, 1), (64, 128, 2), (128, 128, 1), (128, 128, 1)]
         layers = [
@@ -249,12 +257,7 @@ class CNN(ImageBackbone):
         ]
         self.layers = nn.Sequential(*layers)
 
-    @classmethod
-    def build(cls, training: Callable[[], Any], *, size: int = 32) -> Self:
-        return cls(size=size)
-
-    def forward(self, x: Inputs) -> Tensor:
-        assert isinstance(x, Tensor)
+    def forward(self, x: Tensor) -> Tensor:
         return self.layers(self.normalise(x)).mean((2, 3))  # (b, 128)
 
     def blocks(self) -> list[nn.Module]:

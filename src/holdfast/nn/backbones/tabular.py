@@ -9,8 +9,8 @@ Shapes: b batch, p number columns, q category columns, k knots, m columns with m
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import asdict, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from scipy.special import ndtri
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_at_least
-from holdfast.core.inputs import Inputs, Joint
-from holdfast.core.settings import choice, setting
+from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Joint
+from holdfast.core.settings import checked_settings, choice, setting
 from holdfast.core.store import JointStore, TensorStore
 from holdfast.core.table import Column, Schema, TableRows, category_columns, numeric_columns
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation, fingerprint
@@ -35,7 +35,7 @@ CATEGORIES = 500  # most frequent categories per column that are distinguished
 class TableBackbone(Backbone, LearnedPreparation):
     """Base of encoders of tables; `schema` lists the columns with the categories of the training rows."""
 
-    takes: ClassVar[str] = "table"
+    takes = "table"
     knots: Tensor  # (p, k) ascending values of the column, inf after the last one
     levels: Tensor  # (p, k) standardised normal scores of the knots
     gaps: list[int]  # (m,) number columns with missing values in the training rows
@@ -56,7 +56,8 @@ class TableBackbone(Backbone, LearnedPreparation):
 
     @torch.no_grad()
     def _fit_numbers(self, rows: TableRows) -> None:
-        numbers = rows.numbers[_spread(len(rows))].numpy().astype(np.float64)
+        at = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), ROWS)).astype(int))
+        numbers = rows.numbers[at].numpy().astype(np.float64)
         for i in range(numbers.shape[1]):
             values = numbers[:, i]
             knots, levels = quantile_knots(values[~np.isnan(values)])
@@ -67,8 +68,7 @@ class TableBackbone(Backbone, LearnedPreparation):
         """Number of codes per category column."""
         return [FIRST + len(column.categories) for column in category_columns(self.schema)]
 
-    def prepare(self, examples: Any) -> JointStore:
-        assert isinstance(examples, TableRows)
+    def prepare(self, examples: TableRows) -> JointStore:
         try:
             rows = examples.recoded(self.schema)
         except KeyError as error:
@@ -133,10 +133,6 @@ def training_schema(rows: TableRows) -> Schema:
     return tuple(columns)
 
 
-def _spread(rows: int) -> np.ndarray:
-    return np.unique(np.linspace(0, rows - 1, min(rows, ROWS)).astype(int))
-
-
 def _fitted(cls: Any, training: Callable[[], Any], settings: dict[str, Any]) -> Any:
     rows = training()
     gaps = rows.numbers.isnan().any(0).nonzero()[:, 0].tolist()
@@ -158,8 +154,7 @@ class Columns(TableBackbone):
     def build(cls, training: Callable[[], Any]) -> Self:
         return _fitted(cls, training, {})
 
-    def forward(self, x: Inputs) -> Tensor:
-        assert isinstance(x, Joint)
+    def forward(self, x: Joint) -> Tensor:
         blocks = [F.one_hot(x.second[:, i], size)[:, MISSING:].float() for i, size in enumerate(self.sizes)]
         return torch.cat([*self.scores(x.first), *blocks], dim=1)  # (b, d); an unknown category is all zeros
 
@@ -179,20 +174,20 @@ class Tabular(TableBackbone):
     per column and a class token.
     """
 
-    @dataclass(frozen=True, kw_only=True)
+    @checked_settings
     class Settings:
-        form: str = setting("mlp", search=choice("mlp", "transformer"), help="mlp (residual MLP) or transformer")
-        dimension: int = setting(128, help="width of the features")
-        depth: int = setting(2, help="residual blocks, or layers of the transformer")
-        dropout: float = setting(0.2, help="dropout inside the blocks")
-        heads: int = setting(4, help="attention heads of the transformer")
+        form: str = setting(
+            "mlp",
+            choices=("mlp", "transformer"),
+            search=choice("mlp", "transformer"),
+            help="mlp (residual MLP) or transformer",
+        )
+        dimension: int = setting(128, least=1, help="width of the features")
+        depth: int = setting(2, least=1, help="residual blocks, or layers of the transformer")
+        dropout: float = setting(0.2, least=0, below=1, help="dropout inside the blocks")
+        heads: int = setting(4, least=1, help="attention heads of the transformer")
 
         def __post_init__(self) -> None:
-            check_at_least(1, dimension=self.dimension, depth=self.depth, heads=self.heads)
-            if self.form not in ("mlp", "transformer"):
-                raise BadInput(f"encoder.form must be mlp or transformer, got {self.form!r}")
-            if not 0 <= self.dropout < 1:
-                raise BadInput(f"encoder.dropout must be at least 0 and below 1, got {self.dropout}")
             if self.form == "transformer" and self.dimension % self.heads:
                 raise BadInput(f"encoder.dimension={self.dimension} must be a multiple of encoder.heads={self.heads}")
 
@@ -210,8 +205,7 @@ class Tabular(TableBackbone):
     def build(cls, training: Callable[[], Any], **settings: Any) -> Self:
         return _fitted(cls, training, settings)
 
-    def forward(self, x: Inputs) -> Tensor:
-        assert isinstance(x, Joint)
+    def forward(self, x: Joint) -> Tensor:
         z, missing = self.scores(x.first)
         return self.network(z, missing, x.second)  # (b, d)
 

@@ -6,16 +6,16 @@ Shapes: b batch, t tokens, k positions, d width.
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_known
-from holdfast.core.inputs import Inputs, Tokens
+from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Tokens
 from holdfast.core.packages import PACKAGED, minilm_folder
+from holdfast.core.settings import checked_settings, setting
 from holdfast.core.store import TokenStore
 from holdfast.core.tape import exporting
 from holdfast.nn.backbones import pretrained
@@ -29,7 +29,6 @@ from holdfast.nn.backbones.template import Template, resolve
 from holdfast.nn.experts.graft import configure_experts
 from holdfast.nn.experts.layer import exclude_padding
 
-POOLINGS = ("mean", "cls", "mask")
 WHAT = "text encoder"
 
 
@@ -40,18 +39,18 @@ class TextEncoder(Backbone):
     contain positions, the features are the states at these positions (b, k, d).
     """
 
-    takes: ClassVar[str] = "text"
+    takes = "text"
     checkpoint: str = ""  # source of the pretrained weights, for heads that load theirs from it
 
-    @dataclass(frozen=True, kw_only=True)
+    @checked_settings
     class Settings:
         """Settings of a pretrained text encoder."""
 
-        pooling: str | None = None  # default: mask with a template, else mean
+        pooling: str | None = setting(None, choices=("mean", "cls", "mask"))  # default: mask with a template, else mean
         length: int | None = None  # `make_spec` chooses it from the texts; without it 128, or the network's maximum
         template: str | None = None
         experts: int | Mapping[str, Any] | None = None
-        dropout: float | None = None  # default: as configured in the checkpoint
+        dropout: float | None = setting(None, least=0, below=1)  # default: as configured in the checkpoint
 
     def __init__(
         self,
@@ -65,7 +64,6 @@ class TextEncoder(Backbone):
         experts: int | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        check_known("pooling", pooling, POOLINGS)
         if tokenizer.pad_token_id is None:
             raise BadInput(f"the tokenizer of '{name}' has neither a padding token nor an end of text: set one of them")
         if (template or pooling == "mask") and tokenizer.mask_token_id is None:
@@ -146,8 +144,7 @@ class TextEncoder(Backbone):
         token = f"{self.tokenizer.mask_token} in its first {self.length} tokens"
         return f"{which} has no {token}: add one with encoder.template, or use pooling mean or cls"
 
-    def forward(self, x: Inputs) -> Tensor:
-        assert isinstance(x, Tokens)
+    def forward(self, x: Tokens) -> Tensor:
         if x.at is not None:
             return states_at(self.states(x), x.at).float()  # (b, k, d)
         states = self.states(x).float()  # (b, t, d)

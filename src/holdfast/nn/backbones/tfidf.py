@@ -1,15 +1,15 @@
 """TF-IDF of word and character n-grams as an encoder of texts and text pairs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import lru_cache
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 
-from holdfast.core.errors import BadInput, check_at_least
-from holdfast.core.settings import setting
+from holdfast.core.errors import BadInput
+from holdfast.core.settings import checked_settings, setting
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.bag import DIMENSION, BagBackbone
 from holdfast.nn.backbones.ngrams import KINDS, SHORTEST, Vocabulary, frequent, training_counts
@@ -26,19 +26,17 @@ class Tfidf(BagBackbone):
     If the training texts have more than 10 million characters, words alone are used, which is as accurate and faster.
     """
 
-    takes: ClassVar[str] = "text"
+    takes = "text"
 
-    @dataclass(frozen=True, kw_only=True)
+    @checked_settings
     class Settings:
-        words: int = setting(2, help="longest n-gram of words; 0 leaves words out")
-        characters: int = setting(5, help="longest n-gram of characters, from 3; 0 leaves characters out")
-        min_df: int = setting(2, help="training texts that an n-gram must occur in")
-        features: int = setting(100_000, help="largest number of n-grams")
-        dimension: int = setting(DIMENSION, help="features that the table maps the n-grams to")
+        words: int = setting(2, least=0, help="longest n-gram of words; 0 leaves words out")
+        characters: int = setting(5, least=0, help="longest n-gram of characters, from 3; 0 leaves characters out")
+        min_df: int = setting(2, least=1, help="training texts that an n-gram must occur in")
+        features: int = setting(100_000, least=1, help="largest number of n-grams")
+        dimension: int = setting(DIMENSION, least=1, help="features that the table maps the n-grams to")
 
         def __post_init__(self) -> None:
-            check_at_least(1, min_df=self.min_df, features=self.features, dimension=self.dimension)
-            check_at_least(0, words=self.words, characters=self.characters)
             if 0 < self.characters < SHORTEST:
                 raise BadInput(f"encoder.characters must be 0 or at least {SHORTEST}, got {self.characters}")
             if not self.words and not self.characters:

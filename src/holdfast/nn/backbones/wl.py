@@ -2,15 +2,15 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import blake2b
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 
-from holdfast.core.errors import BadInput, check_at_least
+from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
-from holdfast.core.settings import setting
+from holdfast.core.settings import checked_settings, setting
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.bag import DIMENSION, BagBackbone
 from holdfast.nn.backbones.graph_inputs import degrees
@@ -27,18 +27,14 @@ class WeisfeilerLehman(BagBackbone):
     columns that is normalised by itself. Later labels are hashes of 8 bytes.
     """
 
-    takes: ClassVar[str] = "graph"
+    takes = "graph"
 
-    @dataclass(frozen=True, kw_only=True)
+    @checked_settings
     class Settings:
-        iterations: int = setting(3, help="rounds of relabelling: the height of the subtrees")
-        min_df: int = setting(2, help="training graphs that a label must occur in")
-        features: int = setting(100_000, help="largest number of labels")
-        dimension: int = setting(DIMENSION, help="features that the table maps the labels to")
-
-        def __post_init__(self) -> None:
-            check_at_least(0, iterations=self.iterations)
-            check_at_least(1, min_df=self.min_df, features=self.features, dimension=self.dimension)
+        iterations: int = setting(3, least=0, help="rounds of relabelling: the height of the subtrees")
+        min_df: int = setting(2, least=1, help="training graphs that a label must occur in")
+        features: int = setting(100_000, least=1, help="largest number of labels")
+        dimension: int = setting(DIMENSION, least=1, help="features that the table maps the labels to")
 
     def __init__(self, *, vocabulary: Mapping[str, Sequence[str]], medians: Medians, **settings: Any) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -130,9 +130,8 @@ class WordTable(nn.Module):
         return vectors  # (b, t, d)
 
 
-def _grow_to_state(table: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+def _grow_to_state(table: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """Add the later words of a state before it is loaded."""
-    assert isinstance(table, WordTable)
     if f"{prefix}later" not in state:
         return
     groups = json.loads(state[f"{prefix}later"].cpu().numpy().tobytes())
@@ -146,7 +145,7 @@ def _grow_to_state(table: nn.Module, state: dict[str, Any], prefix: str, *_: Any
 class WordBackbone(Backbone):
     """Base of encoders over words with a growable vocabulary; the words are saved group by group."""
 
-    takes: ClassVar[str] = "text"
+    takes = "text"
     table: WordTable
     length: int  # maximum number of words per text
 

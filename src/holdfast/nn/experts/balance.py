@@ -10,8 +10,6 @@ from torch import Tensor
 
 from holdfast.nn.experts.router import Routing
 
-FORMS = ("logit", "tutel")
-
 
 class Config(NamedTuple):
     """Choice and balance losses of a layer; `weight` is 0 if nobody reads the losses."""

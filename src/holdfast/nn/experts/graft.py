@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Any, ClassVar
+from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from holdfast.core.errors import BadInput, check_at_least, check_known, unknown
 from holdfast.core.settings import type_error, without_retired
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.experts.layer import ExpertSettings, SparseMoE
+from holdfast.nn.graft.insert import InsertingNeck
 
 # submodule names of the up projection, the activation and the down projection in layers of `transformers`
 FEED_FORWARD_NAMES = (
@@ -49,9 +50,7 @@ def insert_experts(
     for index in layer_indices(at, len(layers)):
         layer = layers[index]
         names = feed_forward_names(layer)
-        up, activation, down = (layer.get_submodule(name) for name in names)
-        assert isinstance(up, nn.Linear)
-        assert isinstance(down, nn.Linear)
+        up, activation, down = cast(Any, [layer.get_submodule(name) for name in names])
         experts = SparseMoE.from_feed_forward(up, down, activation, settings)
         for name, module in zip(names, (experts, nn.Identity(), nn.Identity()), strict=True):
             layer.set_submodule(name, module)
@@ -116,22 +115,17 @@ def feed_forward_names(layer: nn.Module) -> tuple[str, ...]:
     )
 
 
-class ExpertsNeck(nn.Module):
+class ExpertsNeck(InsertingNeck):
     """Insert GMoE's experts into the transformer below; the neck itself is the identity (Li et al., 2023)."""
 
-    Settings: ClassVar[type] = ExpertSettings
+    Settings = ExpertSettings
 
     def __init__(self, width: int, *, at: str | Sequence[int] = "last-two", **settings: Any) -> None:
         super().__init__()
-        self.width, self.at, self.settings, self.attached = width, at, ExpertSettings(**settings), False
+        self.width, self.at, self.settings = width, at, ExpertSettings(**settings)
 
-    def attach(self, backbone: Backbone) -> None:
-        if not self.attached:
-            insert_experts(backbone.stack(), self.settings, at=self.at)
-            self.attached = True
-
-    def forward(self, z: Tensor) -> Tensor:
-        return z
+    def insert(self, backbone: Backbone) -> None:
+        insert_experts(backbone.stack(), self.settings, at=self.at)
 
 
 def widen(up: nn.Linear, down: nn.Linear, *, times: int) -> tuple[nn.Linear, nn.Linear]:
@@ -157,7 +151,7 @@ def widen(up: nn.Linear, down: nn.Linear, *, times: int) -> tuple[nn.Linear, nn.
     return wide.to(up.weight.device), narrow.to(up.weight.device)
 
 
-class WideNeck(nn.Module):
+class WideNeck(InsertingNeck):
     """Widen feed-forward networks of the transformer below; the neck itself is the identity.
 
     `times=2` costs the compute of two experts per token; `times=6` has the number of parameters of six experts.
@@ -165,22 +159,14 @@ class WideNeck(nn.Module):
 
     def __init__(self, width: int, *, times: int = 2, at: str | Sequence[int] = "last-two") -> None:
         super().__init__()
-        self.width, self.times, self.at, self.attached = width, times, at, False
+        self.width, self.times, self.at = width, times, at
 
-    def attach(self, backbone: Backbone) -> None:
-        if self.attached:
-            return
+    def insert(self, backbone: Backbone) -> None:
         layers = backbone.stack()
         for index in layer_indices(self.at, len(layers)):
             layer = layers[index]
             up_name, _, down_name = feed_forward_names(layer)
-            up, down = layer.get_submodule(up_name), layer.get_submodule(down_name)
-            assert isinstance(up, nn.Linear)
-            assert isinstance(down, nn.Linear)
+            up, down = cast(Any, [layer.get_submodule(name) for name in (up_name, down_name)])
             wide, narrow = widen(up, down, times=self.times)
             layer.set_submodule(up_name, wide)
             layer.set_submodule(down_name, narrow)
-        self.attached = True
-
-    def forward(self, z: Tensor) -> Tensor:
-        return z

@@ -3,19 +3,18 @@
 t tokens, k chosen, e experts, d width, h hidden width
 """
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import asdict
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_known
-from holdfast.core.settings import choice, setting
+from holdfast.core.errors import BadInput
+from holdfast.core.settings import checked_settings, choice, retired_settings, setting
 from holdfast.core.tape import ScopedValue, exporting, is_recording, record
-from holdfast.nn.experts.balance import FORMS, Config, importance, weighted_balance
+from holdfast.nn.experts.balance import Config, importance, weighted_balance
 from holdfast.nn.experts.dispatch import (
     FeedForward,
     apply_all_experts,
@@ -26,7 +25,7 @@ from holdfast.nn.experts.dispatch import (
 )
 from holdfast.nn.experts.fast import fast_forward, release_graphs
 from holdfast.nn.experts.fused import Drops, Weights
-from holdfast.nn.experts.router import GATES, CosineRouter, Routing, make_router, route
+from holdfast.nn.experts.router import GATES, MAX_SCALE, ROUTERS, CosineRouter, Routing, make_router, route
 
 _mask = ScopedValue[Tensor]()
 _shuffle = ScopedValue[torch.Generator]()
@@ -50,56 +49,56 @@ def shuffled_routing(seed: int) -> AbstractContextManager[None]:
     return _shuffle.bind(torch.Generator().manual_seed(seed))
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked_settings
 class ExpertSettings:
     """Settings of an expert layer; with the defaults, copied experts compute what the copied network did."""
 
-    count: int = setting(6, search=choice(2, 4, 6, 8), help="number of experts")
-    top: int = setting(2, help="experts per token")
+    count: int = setting(6, least=1, search=choice(2, 4, 6, 8), help="number of experts")
+    top: int = setting(2, least=1, help="experts per token")
     gate: str | None = setting(
         None,
+        choices=GATES,
         help="preserving: probability over its constant sum; renormalised: over its sum; raw: probability; default: "
         "preserving with several experts per token, else raw",
     )
     router: str = setting(
         "cosine",
+        choices=ROUTERS,
         help="cosine or linear; controls: random (fixed scores per position), random-matched (a cosine router that "
         "reads pseudo-random vectors) and hash (fixed scores per hash of the token)",
     )
-    inner: int = setting(256, help="width in which the cosine router compares")
+    inner: int = setting(256, least=1, help="width in which the cosine router compares")
     temperature: float = setting(
-        0.2, search=choice(0.05, 0.1, 0.2, 0.5), help="initial temperature of the cosine router; published: 0.5"
-    )
+        0.2, least=1 / MAX_SCALE, search=choice(0.05, 0.1, 0.2, 0.5),
+        help="initial temperature of the cosine router; published: 0.5",
+    )  # fmt: skip
     noise: float = setting(
-        0.5, search=choice(0.0, 0.25, 0.5, 1.0),
+        0.5, least=0, search=choice(0.0, 0.25, 0.5, 1.0),
         help="standard deviation of the noise on training scores, times 1 / count; published: 1",
     )  # fmt: skip
     balance: float = setting(
-        0.01, search=choice(0.001, 0.01, 0.1), help="weight of the mean of importance and load loss"
+        0.01, least=0, search=choice(0.001, 0.01, 0.1), help="weight of the mean of importance and load loss"
     )
-    form: str = setting("logit", help="load loss on logits, or as the library tutel computes it")
-    capacity: float = setting(0.0, help="pairs per expert in training, in units of an equal share; 0: no limit")
-    eval_capacity: float = setting(0.0, help="capacity in evaluation; predictions then depend on the batch")
-    dropout: float = setting(0.0, help="dropout inside the experts")
+    form: str = setting(
+        "logit", choices=("logit", "tutel"), help="load loss on logits, or as the library tutel computes it"
+    )
+    capacity: float = setting(
+        0.0, least=0, help="pairs per expert in training, in units of an equal share; 0: no limit"
+    )
+    eval_capacity: float = setting(0.0, least=0, help="capacity in evaluation; predictions then depend on the batch")
+    dropout: float = setting(0.0, least=0, below=1, help="dropout inside the experts")
     jitter: float = setting(
         0.0,
+        least=0,
         search=choice(0.0, 0.03, 0.1),
         help="standard deviation of the random differences between copied experts, relative to that of a weight",
     )
 
-    retired: ClassVar[Mapping[str, Any]] = {"renormalise": None, "temperature_learned": True, "threshold_learns": True}
+    retired = retired_settings(renormalise=None, temperature_learned=True, threshold_learns=True)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.top <= self.count:
+        if self.top > self.count:
             raise BadInput(f"experts: `top` must be between 1 and `count` = {self.count}; got {self.top}")
-        for name in ("noise", "balance", "capacity", "eval_capacity", "jitter"):
-            if getattr(self, name) < 0:
-                raise BadInput(f"experts: `{name}` must not be negative; got {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise BadInput(f"experts: `dropout` must be at least 0 and below 1; got {self.dropout}")
-        check_known("form of the balance loss", self.form, FORMS)
-        if self.gate is not None:
-            check_known("gate of experts", self.gate, GATES)
 
     @property
     def gates(self) -> str:
@@ -124,7 +123,7 @@ class SparseMoE(nn.Module):
     torch.Size([2, 10, 16])
     """
 
-    Settings: ClassVar[type] = ExpertSettings
+    Settings = ExpertSettings
     mechanism = "experts"
     null_name = "choices and gates shuffled among tokens"
     compares_examples = True  # by balance losses and capacity

@@ -11,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_known
-
 ROUTERS = ("cosine", "linear", "random", "random-matched", "hash")
 GATES = ("preserving", "renormalised", "raw")
 POSITIONS = 1021  # positions or hashes with scores of their own
@@ -36,11 +34,6 @@ class CosineRouter(nn.Module):
 
     def __init__(self, width: int, experts: int, *, inner: int = 256, temperature: float = 0.2) -> None:
         super().__init__()
-        if inner < 1 or not temperature >= 1 / MAX_SCALE:
-            raise BadInput(
-                f"a cosine router needs `inner` of at least 1 and a `temperature` of at least {1 / MAX_SCALE}; "
-                f"got {inner} and {temperature}"
-            )
         self.project = nn.Linear(width, inner)
         self.directions = nn.Parameter(torch.empty(experts, inner).normal_(std=0.01))
         self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature)))
@@ -77,12 +70,13 @@ class RandomRouter(nn.Module):
     The scores are a buffer and never trained. They repeat after `POSITIONS` positions.
     """
 
+    scores: Tensor
+
     def __init__(self, experts: int) -> None:
         super().__init__()
         self.register_buffer("scores", torch.randn(POSITIONS, experts))
 
     def forward(self, u: Tensor) -> Tensor:
-        assert isinstance(self.scores, Tensor)
         position = torch.arange(u.shape[-2], device=u.device) % POSITIONS
         return self.scores.float()[position].expand(*u.shape[:-1], -1)  # (..., e)
 
@@ -94,6 +88,10 @@ class ContentHash(nn.Module):
     so it depends neither on the rest of the batch nor on padding.
     """
 
+    axes: Tensor
+    offsets: Tensor
+    factors: Tensor
+
     def __init__(self, width: int, axes: int) -> None:
         super().__init__()
         self.register_buffer("axes", F.normalize(torch.randn(axes, width), dim=-1))
@@ -102,17 +100,15 @@ class ContentHash(nn.Module):
 
     def forward(self, u: Tensor) -> Tensor:
         """Return hashes (...) from 0 to 2^31 - 2 of tokens (..., d)."""
-        axes, offsets, factors = self.axes, self.offsets, self.factors
-        assert isinstance(axes, Tensor)
-        assert isinstance(offsets, Tensor)
-        assert isinstance(factors, Tensor)
         unit = F.normalize(u.detach().float(), dim=-1) * math.sqrt(u.shape[-1])
-        cells = (F.linear(unit, axes.float()) / HASH_STEP + offsets.float()).floor().long()  # (..., m)
-        return (cells * factors).sum(dim=-1) % ((1 << 31) - 1)
+        cells = (F.linear(unit, self.axes.float()) / HASH_STEP + self.offsets.float()).floor().long()  # (..., m)
+        return (cells * self.factors).sum(dim=-1) % ((1 << 31) - 1)
 
 
 class HashRouter(nn.Module):
     """Control of learning: fixed random scores per `ContentHash`, so the token's content decides without training."""
+
+    scores: Tensor
 
     def __init__(self, width: int, experts: int, *, axes: int = 8) -> None:
         super().__init__()
@@ -120,7 +116,6 @@ class HashRouter(nn.Module):
         self.register_buffer("scores", torch.randn(POSITIONS, experts))
 
     def forward(self, u: Tensor) -> Tensor:
-        assert isinstance(self.scores, Tensor)
         return self.scores.float()[self.hash(u) % POSITIONS]  # (..., e)
 
 
@@ -132,13 +127,14 @@ class MatchedRouter(nn.Module):
     carry no information about their content.
     """
 
+    vectors: Tensor
+
     def __init__(self, width: int, cosine: CosineRouter, *, axes: int = 16) -> None:
         super().__init__()
         self.cosine, self.hash = cosine, ContentHash(width, axes)
         self.register_buffer("vectors", torch.randn(POSITIONS, width))
 
     def forward(self, u: Tensor) -> Tensor:
-        assert isinstance(self.vectors, Tensor)
         number, width = self.hash(u), u.shape[-1]
         shift = (number // POSITIONS)[..., None] + torch.arange(width, device=u.device)  # rows are rotated by the hash
         return self.cosine(self.vectors.float()[number % POSITIONS].gather(-1, shift % width))  # (..., e)
@@ -146,7 +142,6 @@ class MatchedRouter(nn.Module):
 
 def make_router(kind: str, width: int, experts: int, *, inner: int, temperature: float) -> nn.Module:
     """Build a router by name; the keywords apply to cosine routers only."""
-    check_known("router", kind, ROUTERS)
     if kind in ("cosine", "random-matched"):
         cosine = CosineRouter(width, experts, inner=inner, temperature=temperature)
         return cosine if kind == "cosine" else MatchedRouter(width, cosine)

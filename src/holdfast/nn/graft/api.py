@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -97,9 +97,7 @@ def _insert_memory(module: nn.Module, entry: Entry, container: Grafted, network:
 
 def _insert_experts(module: nn.Module, entry: Entry, container: Grafted, network: nn.Module | None) -> nn.Module:
     block = module.get_submodule(entry["at"])
-    up, activation, down = (block.get_submodule(name) for name in entry["feed"])
-    assert isinstance(up, nn.Linear)
-    assert isinstance(down, nn.Linear)
+    up, activation, down = cast(Any, [block.get_submodule(name) for name in entry["feed"]])
     settings = ExpertSettings(**without_retired(SparseMoE, entry["settings"]))
     part = SparseMoE.from_feed_forward(up, down, copy.deepcopy(activation), settings)
     part.to(up.weight.dtype)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_known
+from holdfast.core.errors import BadInput
 from holdfast.core.tape import ScopedValue, is_recording, record
 
 ATTENTIONS = ("memory", "cross", "gate")
@@ -199,7 +199,6 @@ def is_causal(layers: nn.ModuleList) -> bool:
 
 def insert_attention(layers: nn.ModuleList, places: Iterable[int], *, attention: str = "memory") -> None:
     """Let these layers, counted from 0, read a memory; no parameter is added, moved or renamed."""
-    check_known("attention to a memory", attention, ATTENTIONS)
     for place in places:
         name, family = family_of(layers[place])
         above, _, leaf = name.rpartition(".")

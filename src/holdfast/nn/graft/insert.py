@@ -4,16 +4,16 @@ Shapes: b batch, t tokens, p prompts, d width.
 """
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_at_least, check_known
+from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.base import Backbone
 
-PLACES = ("none", "shallow", "deep")
 # names of the last module of each residual branch, before the addition, in the layers of transformers
 ENDS = (("drop_path",), ("dropout",), ("attention.output.dropout", "output.dropout"))
 
@@ -23,6 +23,25 @@ class Attachable(Protocol):
     """A neck that also inserts a part into the backbone; `Model` calls `attach` once."""
 
     def attach(self, backbone: Backbone) -> None: ...
+
+
+class InsertingNeck(nn.Module, ABC):
+    """A neck that inserts parts into the backbone and leaves the features unchanged."""
+
+    attached = False
+    width: int
+
+    def attach(self, backbone: Backbone) -> None:
+        """Insert the parts, once."""
+        if not self.attached:
+            self.insert(backbone)
+            self.attached = True
+
+    @abstractmethod
+    def insert(self, backbone: Backbone) -> None: ...
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z
 
 
 def map_first(function: Callable[[Tensor], Tensor], out: Any) -> Any:
@@ -79,8 +98,6 @@ class DropPath(nn.Module):
 
 def add_drop_path(layers: nn.ModuleList, most: float) -> None:
     """Add stochastic depth that increases linearly from 0 at the first layer to `most` at the last."""
-    if not 0 <= most < 1:
-        raise BadInput(f"`drop_path` must be at least 0 and below 1, got {most}")
     for i, layer in enumerate(layers if most else ()):
         names = {name for name, _ in layer.named_modules()}
         ends = next((ends for ends in ENDS if names.issuperset(ends)), None)
@@ -112,8 +129,6 @@ class PromptedLayer(nn.Module):
 
 def insert_prompts(layers: nn.ModuleList, width: int, *, place: str, prompts: int) -> None:
     """Insert prompts: `shallow` at the first layer and kept in all others, `deep` new ones in every layer."""
-    check_known("place of prompts", place, PLACES)
-    check_at_least(1, prompts=prompts)
     for i in range({"none": 0, "shallow": 1, "deep": len(layers)}[place]):
         layers[i] = PromptedLayer(layers[i], prompts, width, stay=place == "shallow")
 

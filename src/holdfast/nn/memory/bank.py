@@ -194,9 +194,8 @@ def _shift_to_share(queries: Tensor, earlier: Tensor, new: Tensor) -> Tensor:
     return high * constant
 
 
-def _add_missing_segments(memory: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+def _add_missing_segments(memory: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """Before weights are loaded, grow to the number of segments they contain."""
-    assert isinstance(memory, SegmentedSlots)
     while f"{prefix}keys.{len(memory.keys)}" in state:
         trainable = memory.keys[0].requires_grad
         for parameter in memory.grow(state[f"{prefix}keys.{len(memory.keys)}"].shape[-2], domain=0):

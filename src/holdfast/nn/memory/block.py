@@ -4,29 +4,24 @@ Shapes: b queries, m rows, h heads, q head width, d width.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
+from holdfast.core.settings import checked_settings, retired_settings, setting
 
 
-@dataclass(frozen=True)
+@checked_settings
 class BlockSettings:
     """Settings of an attention block."""
 
-    heads: int = 4
-    dropout: float = 0.1
+    heads: int = setting(4, least=1)
+    dropout: float = setting(0.1, least=0, below=1)
 
-    retired: ClassVar[Mapping[str, Any]] = {"residual": "identity", "scale": "head", "project": False}
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.dropout < 1:
-            raise BadInput(f"`dropout` must be at least 0 and below 1, got {self.dropout}")
+    retired = retired_settings(residual="identity", scale="head", project=False)
 
 
 class KeysValues(NamedTuple):
@@ -54,7 +49,7 @@ class MemoryBlock(nn.Module):
     def __init__(self, width: int, settings: BlockSettings) -> None:
         super().__init__()
         heads, dropout = settings.heads, settings.dropout
-        if heads < 1 or width % heads:
+        if width % heads:
             raise BadInput(f"neck.heads must divide the attention width {width}, got {heads}")
         self.width, self.heads, self.by_head = width, heads, (heads, width // heads)
         self.scale = 1 / math.sqrt(width // heads)

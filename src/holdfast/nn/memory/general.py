@@ -5,7 +5,6 @@ Shapes: b batch, t tokens, l layers, h heads, d width.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,23 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_known
+from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
+from holdfast.core.settings import checked_settings, setting
 from holdfast.core.tape import ScopedValue, is_recording, record
 from holdfast.nn.backbones.companion import GeneralEncoder
 from holdfast.nn.backbones.pretrained import layer_stack
-from holdfast.nn.graft.attention import MemoryStates, attend_to, insert_attention, is_causal
+from holdfast.nn.graft.attention import ATTENTIONS, MemoryStates, attend_to, insert_attention, is_causal
 from holdfast.nn.memory.substitutes import SubstituteTexts, fit_length
 
 STRATEGIES = ("single", "multi", "gated", "chunk-gated")
 PUBLISHED = {"single": (9,), "gated": (9,), "chunk-gated": (6, 12)}  # of 12 layers; `multi` uses all of them
-GATES = ("normal", "zero")
 # layer of the domain network, from 0 -> layers of the general network, from 1; 0 is the input of its first layer
 Reads = dict[int, tuple[int, ...]]
 Layers = int | str | Sequence[int | str]
 
 
-@dataclass(frozen=True)
+@checked_settings
 class ReadSettings:
     """Settings that decide which layers read which states of the general network.
 
@@ -38,16 +37,13 @@ class ReadSettings:
     chunks per reading layer, the lowest chunk for the lowest layer.
     """
 
-    strategy: str = "chunk-gated"
+    strategy: str = setting("chunk-gated", choices=STRATEGIES)
     layers: Layers | None = None  # reading layers; default: the published ones
-
-    def __post_init__(self) -> None:
-        check_known("strategy of a general memory", self.strategy, STRATEGIES)
 
 
 def plan_reads(strategy: str, *, depth: int, general: int, layers: Layers | None = None) -> Reads:
     """Return which of `depth` layers read which layers of the general network, as in `ReadSettings`."""
-    options = ReadSettings(strategy, layers)
+    options = ReadSettings(strategy=strategy, layers=layers)
     if options.layers is not None:
         chosen = reading_layers(options.layers, depth)
     elif strategy == "multi":
@@ -100,12 +96,9 @@ def _layer(number: Any, depth: int) -> int | None:
 class Gate(nn.Module):
     """sum_l a_l m_l with a = softmax over layers of w m_l, per token; a bias would cancel."""
 
-    def __init__(self, width: int, *, init: str = "normal") -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        check_known("start of a gate", init, GATES)
-        self.weight = nn.Parameter(torch.zeros(width))
-        if init == "normal":
-            nn.init.normal_(self.weight, std=0.02)
+        self.weight = nn.Parameter(torch.empty(width).normal_(std=0.02))
 
     def forward(self, states: Sequence[Tensor]) -> Tensor:
         shares = torch.stack([m @ self.weight.to(m.dtype) for m in states], dim=-1).float().softmax(-1)  # (b, t, l)
@@ -117,12 +110,11 @@ class Gate(nn.Module):
         return mixed  # (b, t, d)
 
 
-@dataclass(frozen=True)
+@checked_settings
 class GeneralSettings:
     """Settings of a general memory besides its reads."""
 
-    attention: str = "memory"  # or `cross`, `gate`; see `graft.attention.MemoryAttention`
-    gate: str = "normal"  # initialisation of the gates over layers
+    attention: str = setting("memory", choices=ATTENTIONS)  # see `graft.attention.MemoryAttention`
     share: float = 0.0  # initial memory share of attention `gate`, before the sigmoid
 
 
@@ -147,7 +139,7 @@ class GeneralMemory(nn.Module):
         second: The general network, of the same width.
         reads: Layer of `network`, from 0, to the layers of the general network it reads, from 1.
         others: Read the states of substitute texts instead (a control).
-        **settings: Fields of `GeneralSettings`: `attention`, `gate`, `share`.
+        **settings: Fields of `GeneralSettings`: `attention`, `share`.
 
     Shape:
         `memory_states`: tokens (b, t) to one memory (b, t, d) per reading layer.
@@ -184,7 +176,7 @@ class GeneralMemory(nn.Module):
         self.second, self.reads, self.others = second, reads, others
         self.attention = options.attention
         gated = [place for place, sources in reads.items() if len(sources) > 1]
-        self.gates = nn.ModuleDict({str(i): Gate(self.width, init=options.gate) for i in gated})
+        self.gates = nn.ModuleDict({str(i): Gate(self.width) for i in gated})
         shares = torch.full((int(config.num_attention_heads),), options.share)
         self.shares = nn.ParameterDict({str(i): shares.clone() for i in (reads if self.attention == "gate" else ())})
         self.settings: dict[str, Any] = {

@@ -3,22 +3,22 @@
 Shapes: b batch, c classes, h heads, m rows, d width of the features and the label embedding together.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_at_least, check_known
-from holdfast.core.settings import choice, setting
+from holdfast.core.errors import BadInput, check_at_least
+from holdfast.core.settings import checked_settings, choice, retired_settings, setting
 from holdfast.core.tape import exporting, is_recording, known_labels, record
 from holdfast.nn.memory.block import BlockSettings, KeysValues, MemoryBlock, attend, concatenate
 from holdfast.nn.memory.initialise import (
+    INITS,
     MAX_ROWS,
     MIN_ROWS,
-    check_init,
+    needs_no_initialisation,
     normalise_queries,
     relative_scale,
     solve_scale,
@@ -26,40 +26,36 @@ from holdfast.nn.memory.initialise import (
 from holdfast.nn.memory.queue import Queue, Support, SyntheticMemory
 from holdfast.nn.memory.read import effective_slots
 
-CONTEXTS = ("support", "batch", "self", "none")
-NORMS = ("layer", "published")
 LABEL = 64  # default width of a label embedding
 EPS = 1e-6  # added to the variance of features and label vectors
 PIECE = 64  # rows per prediction: a matrix product of another shape may differ in the last bit
 
 
-@dataclass(frozen=True)
+@checked_settings
 class HeterogeneousSettings(BlockSettings):
     """Settings of a heterogeneous memory."""
 
-    real: int = setting(128, search=choice(64, 128, 256, 512))  # rows of the queue; 0 removes the first block
-    slots: int = setting(16, search=choice(4, 8, 16, 32))  # learned slots per class; 0 for none
+    real: int = setting(128, least=0, search=choice(64, 128, 256, 512))  # rows of the queue; 0 removes the first block
+    slots: int = setting(16, least=0, search=choice(4, 8, 16, 32))  # learned slots per class; 0 for none
     across: bool = True  # examples of a batch attend to each other
-    label_width: int | None = None  # default: 64, or the next width that the heads divide evenly
-    context: str = "support"  # rows attended to in evaluation besides the slots
-    support: int = 128  # rows of the support set, or of a batch with context=batch
+    label_width: int | None = setting(None, least=1)  # default: 64, or the next width that the heads divide evenly
+    # rows attended to in evaluation besides the slots
+    context: str = setting("support", choices=("support", "batch", "self", "none"))
+    support: int = setting(128, least=1)  # rows of the support set, or of a batch with context=batch
     shuffle: int = 0  # seed that shuffles predictions with context=batch
     written: bool = True  # False: a control with a queue of noise that is never written
     stale_labels: bool = False  # store label embeddings in the queue instead of labels
     frozen: bool = False  # do not train the slots
-    start: str = "normal"  # initialisation of the slots
-    input_norm: str = "layer"  # normalise features and label vectors separately, or `published`: neither
-    init: str = "data"  # initialise the read of the queue from the first training batches; `published`: randomly
+    start: str = setting("normal", choices=("normal", "zeros"))  # initialisation of the slots
+    # normalise features and label vectors separately, or neither
+    input_norm: str = setting("layer", choices=("layer", "published"))
+    # initialise the read of the queue from the first training batches; `published`: randomly
+    init: str = setting("data", choices=INITS)
     include_self: bool = False  # the read of the queue includes the example itself, as published
 
-    retired: ClassVar[Mapping[str, Any]] = {**BlockSettings.retired, "part": "all"}
+    retired = retired_settings(**BlockSettings.retired, part="all")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_known("context", self.context, CONTEXTS)
-        check_known("input_norm", self.input_norm, NORMS)
-        check_init(self.init)
-        check_at_least(0, real=self.real, slots=self.slots)
         if not (self.real or self.slots or self.across):
             raise BadInput("this neck has neither a queue nor slots: set neck.real to 1 or more, or use neck=param")
         if self.context == "none" and not self.slots:
@@ -70,9 +66,8 @@ class HeterogeneousSettings(BlockSettings):
     def label_width_for(self, width: int) -> int:
         """Return the width of a label embedding next to features of this width."""
         if self.label_width is None:
-            return LABEL + -(width + LABEL) % max(1, self.heads)
-        check_at_least(1, label_width=self.label_width)
-        if self.heads > 0 and (rest := (width + self.label_width) % self.heads):
+            return LABEL + -(width + LABEL) % self.heads
+        if rest := (width + self.label_width) % self.heads:
             raise BadInput(
                 f"neck.heads={self.heads} must divide the width {width + self.label_width} of features and label "
                 f"embedding: set neck.label_width={self.label_width + self.heads - rest} or another neck.heads"
@@ -140,7 +135,7 @@ class HeterogeneousMemory(nn.Module):
         if self.slots is not None:
             self.slots.requires_grad_(not options.frozen)
         self.pending = self.first is not None and options.init == "data"  # whether it was not yet initialised from data
-        self.register_load_state_dict_pre_hook(_is_initialised)
+        self.register_load_state_dict_pre_hook(needs_no_initialisation)
 
     @property
     def prediction_batch(self) -> tuple[int, int] | None:
@@ -305,12 +300,6 @@ class HeterogeneousMemory(nn.Module):
             record("heterogeneous/across/mass", torch.cat([itself, others, torch.zeros_like(itself), slots], dim=1))
             if count:
                 record("stat/slots/mass", slots.mean())
-
-
-def _is_initialised(memory: nn.Module, *_: Any) -> None:
-    """Before weights are loaded: they need no initialisation."""
-    assert isinstance(memory, HeterogeneousMemory)
-    memory.pending = False
 
 
 def join_label(features: Tensor, labels: Tensor, norm: str) -> Tensor:

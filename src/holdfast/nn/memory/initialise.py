@@ -9,7 +9,6 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import check_known
 from holdfast.nn.memory.read import effective_slots
 
 INITS = ("data", "published")
@@ -41,9 +40,9 @@ class Observer(FromData, Protocol):
         ...
 
 
-def check_init(init: str, keys: str = "sample") -> None:
-    check_known("initialisation", init, INITS)
-    check_known("choice of keys", keys, KEYS)
+def needs_no_initialisation(memory: Any, *_: Any) -> None:
+    """Mark a memory as initialised, as a hook before weights are loaded."""
+    memory.pending = False
 
 
 def examples_for(slots: int, keys: str) -> int:
@@ -106,12 +105,12 @@ def normalise_queries(net: nn.Module, features: Tensor) -> None:
     last.bias.sub_(mean).div_(deviation)
 
 
-def solve_scale(scores: Tensor, target: float = TARGET) -> float:
-    """Return s such that softmax(s scores) uses `target` slots per read on average, at most half of them.
+def solve_scale(scores: Tensor) -> float:
+    """Return s such that softmax(s scores) uses 16 slots per read on average, at most half of them.
 
     The last dimension of the scores is that of the slots. The number of effective slots decreases with s.
     """
-    target = min(target, max(1.0, scores.shape[-1] / 2))
+    target = min(TARGET, max(1.0, scores.shape[-1] / 2))
     centred = scores.float() - scores.float().amax(-1, keepdim=True)
     spread = float(centred.std())
     if not spread > 0:

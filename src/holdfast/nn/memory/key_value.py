@@ -3,19 +3,17 @@
 Shapes: b batch, h heads, m slots, q key width, d width.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_at_least, check_known
-from holdfast.core.settings import choice, setting
+from holdfast.core.settings import checked_settings, choice, retired_settings, setting
 from holdfast.nn.memory.bank import SegmentedSlots
 from holdfast.nn.memory.initialise import (
-    check_init,
+    INITS,
+    KEYS,
     choose_slots,
     examples_for,
     normalise_queries,
@@ -23,35 +21,28 @@ from holdfast.nn.memory.initialise import (
     solve_scale,
     thin,
 )
-from holdfast.nn.memory.read import SIMILARITIES, Read, read, scores
+from holdfast.nn.memory.read import Read, read, scores
 
 
-@dataclass(frozen=True)
+@checked_settings
 class KeyValueSettings:
     """Settings of a key-value memory; the defaults are the published ones (Jia & Zhang, 2023)."""
 
-    slots: int = setting(1024, search=choice(128, 256, 512, 1024, 2048))
-    heads: int = 4
-    key_width: int = 256
+    slots: int = setting(1024, least=1, search=choice(128, 256, 512, 1024, 2048))
+    heads: int = setting(4, least=1)
+    key_width: int = setting(256, least=1)
     query_norm: bool = False  # batch norm on the queries
     keys_per_head: bool = True
     values_per_head: bool = False
     project: bool = False  # linear layer after the read
-    similarity: str = "dot"  # or `scaled`, `cosine`
-    temperature: float = 1.0
-    top: int | None = None  # read only the best `top` slots per head
-    init: str = "data"  # initialise from the first training batches; `published`: random slots
-    keys: str = "sample"  # with init=data: queries of examples, or `kmeans`: means of clusters of them
+    similarity: str = setting("dot", choices=("dot", "scaled", "cosine"))
+    temperature: float = setting(1.0, above=0)
+    top: int | None = setting(None, least=1)  # read only the best `top` slots per head
+    init: str = setting("data", choices=INITS)  # initialise from the first training batches; `published`: random slots
+    # with init=data: queries of examples, or `kmeans`: means of clusters of them
+    keys: str = setting("sample", choices=KEYS)
 
-    retired: ClassVar[Mapping[str, Any]] = {"query": "linear", "mean": False}
-
-    def __post_init__(self) -> None:
-        top = 1 if self.top is None else self.top
-        check_at_least(1, slots=self.slots, heads=self.heads, key_width=self.key_width, top=top)
-        if not self.temperature > 0:
-            raise BadInput(f"`temperature` must be above 0, got {self.temperature}")
-        check_known("similarity", self.similarity, SIMILARITIES)
-        check_init(self.init, self.keys)
+    retired = retired_settings(query="linear", mean=False)
 
 
 class KeyValueMemory(SegmentedSlots):

@@ -4,15 +4,14 @@ Shapes: b batch, t tokens, h heads, m slots, d width.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_known
-from holdfast.core.settings import choice, setting
+from holdfast.core.settings import checked_settings, choice, setting
 from holdfast.core.tape import is_recording, record
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.graft.insert import insert_after
@@ -20,9 +19,6 @@ from holdfast.nn.memory.initialise import FromData, thin
 from holdfast.nn.memory.key_value import KeyValueMemory, KeyValueSettings
 from holdfast.nn.memory.product_key import ProductKeyMemory, ProductKeySettings
 from holdfast.nn.memory.read import Read, effective_slots
-
-PLACES = ("feature", "tokens", "layers")
-FUSIONS = ("gate", "interpolate")
 
 
 class MemoryBlend(nn.Module):
@@ -70,27 +66,23 @@ class MemoryBlend(nn.Module):
         return torch.addcmul(z, self.gate.to(z.dtype), content)
 
 
-def _interpolate_without_gate(blend: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+def _interpolate_without_gate(blend: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """Before weights are loaded, drop a gate that they do not have."""
-    assert isinstance(blend, MemoryBlend)
     if f"{prefix}gate" not in state:
         blend.gate = None
 
 
-@dataclass(frozen=True)
+@checked_settings
 class BlendSettings:
     """Settings that every memory neck has."""
 
-    share: float = setting(0.5, search=choice(0.1, 0.2, 0.3, 0.5, 0.7))  # the published lambda; 0 is the plain backbone
-    fusion: str = "gate"  # z + gate m(z) with a gate that starts at zero; published: `interpolate`, with `share`
-    place: str = "feature"  # or, inside a transformer, `tokens` (last layer) or `layers` (one memory per layer)
+    # the published lambda; 0 is the plain backbone
+    share: float = setting(0.5, least=0, most=1, search=choice(0.1, 0.2, 0.3, 0.5, 0.7))
+    # z + gate m(z) with a gate that starts at zero; published: `interpolate`, with `share`
+    fusion: str = setting("gate", choices=("gate", "interpolate"))
+    # or, inside a transformer, `tokens` (last layer) or `layers` (one memory per layer)
+    place: str = setting("feature", choices=("feature", "tokens", "layers"))
     frozen: bool = False  # leave the slots as they are initialised
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise BadInput(f"`share`, the weight of the memory, must lie between 0 and 1; got {self.share}")
-        check_known("place of a memory", self.place, PLACES)
-        check_known("fusion", self.fusion, FUSIONS)
 
 
 class MemoryNeck(nn.Module):
@@ -122,17 +114,17 @@ class MemoryNeck(nn.Module):
             return self.fused(z.float())
 
 
-@dataclass(frozen=True)
+@checked_settings
 class KeyValueNeckSettings(KeyValueSettings, BlendSettings):
     """Settings of the neck `memory`."""
 
 
-@dataclass(frozen=True)
+@checked_settings
 class ProductKeyNeckSettings(ProductKeySettings, BlendSettings):
     """Settings of the neck `product-memory`."""
 
     # during training, gradient and optimizer take three times the memory of the values
-    slots: int = setting(65_536, search=choice(16_384, 65_536, 262_144))
+    slots: int = setting(65_536, least=1, search=choice(16_384, 65_536, 262_144))
 
 
 def neck_builder(memory: Callable[..., nn.Module], settings: type[BlendSettings]) -> Callable[..., MemoryNeck]:

@@ -4,22 +4,23 @@ Shapes: b batch, h heads, n half keys per side, m = n n slots, k chosen slots, q
 """
 
 import math
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from holdfast.core.errors import BadInput, check_at_least, check_known, warn
+from holdfast.core.errors import BadInput
 from holdfast.core.kernels import kernels
+from holdfast.core.settings import checked_settings, retired_settings, setting
 from holdfast.nn.memory.initialise import (
-    check_init,
+    INITS,
+    KEYS,
     choose_slots,
     examples_for,
+    needs_no_initialisation,
     normalise_queries,
     relative_scale,
     solve_scale,
@@ -27,37 +28,31 @@ from holdfast.nn.memory.initialise import (
 from holdfast.nn.memory.key_value import query_net
 from holdfast.nn.memory.read import Read, mean_values, weighted_rows
 
-UPDATES = ("all", "read")
 
-
-@dataclass(frozen=True)
+@checked_settings
 class ProductKeySettings:
     """Settings of a product-key memory."""
 
-    slots: int = 1_048_576
-    heads: int = 4
-    key_width: int = 256
+    slots: int = setting(1_048_576, least=1)
+    heads: int = setting(4, least=1)
+    key_width: int = setting(256, least=2)
     top: int = 32  # slots per head
     query_norm: bool = False  # batch norm on the queries
-    init: str = "data"  # initialise from the first training batches; `published`: random slots
-    keys: str = "sample"  # with init=data: queries of examples, or `kmeans`: means of clusters of them
-    updates: str = "all"  # `read` has no effect; it is accepted because earlier versions had it
+    init: str = setting("data", choices=INITS)  # initialise from the first training batches; `published`: random slots
+    # with init=data: queries of examples, or `kmeans`: means of clusters of them
+    keys: str = setting("sample", choices=KEYS)
 
-    retired: ClassVar[Mapping[str, Any]] = {"query": "linear"}
+
+    retired = retired_settings(query="linear", updates="all")
 
     def __post_init__(self) -> None:
-        check_known("updates", self.updates, UPDATES)
-        if self.updates == "read":
-            warn("neck.updates=read has no effect: a step updates all values of the memory; leave the setting out")
         side = self.side
-        if side < 1 or side * side != self.slots:
-            nearest = max(1, round(math.sqrt(max(self.slots, 0)))) ** 2
+        if side * side != self.slots:
+            nearest = round(math.sqrt(self.slots)) ** 2
             raise BadInput(
                 f"`slots` must be a perfect square for product keys; got {self.slots}, the nearest is {nearest}"
             )
-        check_at_least(1, heads=self.heads)
-        check_init(self.init, self.keys)
-        if self.key_width < 2 or self.key_width % 2:
+        if self.key_width % 2:
             raise BadInput(f"`key_width` must be even, since a key has two halves; got {self.key_width}")
         if not 1 <= self.top <= side:
             raise BadInput(f"`top` must lie between 1 and {side}, the square root of `slots`; got {self.top}")
@@ -65,7 +60,7 @@ class ProductKeySettings:
     @property
     def side(self) -> int:
         """Number of half keys per side, n."""
-        return math.isqrt(max(self.slots, 0))
+        return math.isqrt(self.slots)
 
 
 class ProductKeyMemory(nn.Module):
@@ -113,7 +108,7 @@ class ProductKeyMemory(nn.Module):
         self.keys = nn.Parameter(torch.empty(2, self.heads, self.side, self.half_width).uniform_(-bound, bound))
         self.values = nn.Parameter(torch.empty(self.slots, width).normal_(std=width**-0.5))
         self.pending = options.init == "data"  # whether it was not yet initialised from data
-        self.register_load_state_dict_pre_hook(_is_initialised)
+        self.register_load_state_dict_pre_hook(needs_no_initialisation)
 
     @property
     def examples_needed(self) -> int:
@@ -156,12 +151,6 @@ class ProductKeyMemory(nn.Module):
         weights, slots = select(scores, self.top, heads=self.heads)  # (b, h, k) both
         content = weighted_rows(self.values, slots.reshape(b, -1), weights.reshape(b, -1))
         return Read(content, weights, slots)
-
-
-def _is_initialised(memory: nn.Module, *_: Any) -> None:
-    """Before weights are loaded: they need no initialisation."""
-    assert isinstance(memory, ProductKeyMemory)
-    memory.pending = False
 
 
 def best_pairs(scores: Tensor, k: int) -> Tensor:

@@ -10,11 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.errors import check_at_least, check_known
 from holdfast.core.seeds import generator
 from holdfast.nn.engagement import overwritten
-
-STARTS = ("normal", "zeros")
 
 
 class _MaskedRows(nn.Module):
@@ -44,7 +41,6 @@ class Queue(_MaskedRows):
 
     def __init__(self, rows: int, width: int, classes: int, *, noise: bool = False) -> None:
         super().__init__()
-        check_at_least(1, rows=rows)
         self.noise = noise
         features = F.normalize(torch.randn(rows, width), dim=-1) if noise else torch.zeros(rows, width)
         self.register_buffer("features", features)
@@ -86,7 +82,6 @@ class Support(_MaskedRows):
 
     def __init__(self, rows: int, width: int) -> None:
         super().__init__()
-        check_at_least(1, rows=rows)
         self.register_buffer("rows", torch.zeros(rows, width))
         self.register_buffer("seen", torch.zeros(rows, dtype=torch.bool))
 
@@ -136,8 +131,6 @@ class SyntheticMemory(nn.Module):
 
     def __init__(self, classes: int, slots: int, width: int, *, start: str = "normal") -> None:
         super().__init__()
-        check_at_least(1, slots=slots)
-        check_known("start of slots", start, STARTS)
         values = torch.zeros(classes * slots, width)
         self.values = nn.Parameter(values.normal_(std=0.02) if start == "normal" else values)
         self.register_buffer("labels", torch.arange(classes).repeat_interleave(slots))

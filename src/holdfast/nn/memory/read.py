@@ -13,11 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from holdfast.core.errors import check_known
 from holdfast.core.kernels import kernels
 from holdfast.nn.engagement import overwritten
 
-SIMILARITIES = ("dot", "scaled", "cosine")
 MULTIPLY_BELOW = 64  # on a GPU, a table with at most this many rows per chosen row is multiplied as a matrix
 
 
@@ -87,7 +85,6 @@ def read(
 
 def scores(query: Tensor, keys: Tensor, *, similarity: str = "dot", temperature: float = 1.0) -> Tensor:
     """Return the scores (h, b, m) of queries with keys; shared keys are not repeated for the heads."""
-    check_known("similarity", similarity, SIMILARITIES)
     if similarity == "cosine":
         query, keys = F.normalize(query, dim=-1), F.normalize(keys, dim=-1)
     scale = temperature * (math.sqrt(query.shape[-1]) if similarity == "scaled" else 1.0)

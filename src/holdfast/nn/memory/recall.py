@@ -9,7 +9,6 @@ Shapes: b batch, n stored examples, d width, c classes.
 from __future__ import annotations
 
 import itertools
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.checkpoint import load_tree, save_tree
-from holdfast.core.errors import BadInput, check_known
-from holdfast.core.settings import UNLABELLED, UNLABELLED_HELP, setting
+from holdfast.core.errors import BadInput
+from holdfast.core.settings import checked_settings, setting, unlabelled_setting
 from holdfast.nn.heads import Linear
 
 WEIGHTS = tuple(i / 10 for i in range(10))  # of the memory, tried if it is not set
@@ -38,6 +37,7 @@ class Recall(nn.Module, ABC):
     Settings: ClassVar[type[Any]]
     name: ClassVar[str]
     grid: ClassVar[Mapping[str, Sequence[Any]]]  # values to try for settings that are not set
+    row_buffers: ClassVar[Sequence[str]] = ("keys", "labels")  # with a row per stored example
     transductive: ClassVar[bool] = False  # it stores unlabelled examples that are to be predicted
 
     keys: Tensor  # (n, d) unit vectors
@@ -107,7 +107,9 @@ class Recall(nn.Module, ABC):
         remaining = [i for i, own in enumerate(self.ids) if own not in gone]
         removed = len(self.ids) - len(remaining)
         rows = torch.tensor(remaining, dtype=torch.long, device=self.keys.device)
-        self.keys, self.labels, self.ids = self.keys[rows], self.labels[rows], [self.ids[i] for i in remaining]
+        for name in self.row_buffers:
+            setattr(self, name, getattr(self, name)[rows])
+        self.ids = [self.ids[i] for i in remaining]
         return removed
 
     def state(self) -> dict[str, Any]:
@@ -134,30 +136,18 @@ def mixed(outputs: Tensor, votes: Tensor, weight: float, scale: float) -> Tensor
     return ((1 - weight) * own + weight * votes).clamp_min(1e-12)
 
 
-def _check(settings: Any, **at_least: float) -> None:
-    for name, least in at_least.items():
-        value = getattr(settings, name)
-        if value is not None and not least <= value < math.inf:
-            raise BadInput(f"predict.{name} must be at least {least:g}, got {value}")
-    if settings.weight is not None and not 0 <= settings.weight < 1:
-        raise BadInput(f"predict.weight must be at least 0 and below 1, got {settings.weight}")
-
-
 class KNN(Recall):
     """Vote of the k most similar training examples, weighted by softmax(similarity / temperature).
 
     Khandelwal et al. (2020) for language models; here similarity is the cosine of centred features before the head.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
-        k: int | None = setting(None, help="examples that vote; default: chosen on source validation rows")
-        temperature: float | None = setting(None, help="of the similarities; default: chosen")
-        weight: float | None = setting(None, help="share of the memory; default: chosen")
-        limit: int = setting(10000, help="stored training examples, drawn evenly from the domains")
-
-        def __post_init__(self) -> None:
-            _check(self, k=1, temperature=1e-6, limit=1)
+        k: int | None = setting(None, least=1, help="examples that vote; default: chosen on source validation rows")
+        temperature: float | None = setting(None, least=1e-6, help="of the similarities; default: chosen")
+        weight: float | None = setting(None, least=0, below=1, help="share of the memory; default: chosen")
+        limit: int = setting(10000, least=1, help="stored training examples, drawn evenly from the domains")
 
     name = "knn"
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"k": (8, 32, 128), "temperature": (0.02, 0.05, 0.1)}
@@ -182,22 +172,19 @@ class T3A(Recall):
     weights and of its `size` examples with the lowest entropy.
     """
 
-    @dataclass(frozen=True)
+    @checked_settings
     class Settings:
         size: int | None = setting(
-            None, help="unlabelled examples per class; default: chosen on source validation rows"
+            None, least=1, help="unlabelled examples per class; default: chosen on source validation rows"
         )
-        temperature: float | None = setting(None, help="of the similarities; default: chosen")
-        weight: float | None = setting(None, help="share of the prototypes; default: chosen")
-        unlabelled: str = setting("target", help=UNLABELLED_HELP)
-
-        def __post_init__(self) -> None:
-            _check(self, size=1, temperature=1e-6)
-            check_known("predict.unlabelled", self.unlabelled, UNLABELLED)
+        temperature: float | None = setting(None, least=1e-6, help="of the similarities; default: chosen")
+        weight: float | None = setting(None, least=0, below=1, help="share of the prototypes; default: chosen")
+        unlabelled: str = unlabelled_setting()
 
     name = "t3a"
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"size": (5, 20, 100, ALL), "temperature": (0.05, 0.1, 0.2)}
     transductive = True
+    row_buffers = ("keys", "labels", "entropy")
 
     start: Tensor  # (c, d) unit vectors
     entropy: Tensor  # (n,) of the stored examples; 0 for labelled ones
@@ -229,12 +216,6 @@ class T3A(Recall):
     def add(self, z: Tensor, y: Tensor, ids: Sequence[str] = ()) -> None:
         super().add(z, y, ids)
         self.entropy = torch.cat([self.entropy, self.entropy.new_zeros(len(y))])
-
-    def delete(self, ids: Sequence[str]) -> int:
-        gone = set(ids)
-        remaining = [i for i, own in enumerate(self.ids) if own not in gone]
-        self.entropy = self.entropy[torch.tensor(remaining, dtype=torch.long, device=self.entropy.device)]
-        return super().delete(ids)
 
     def prototypes(self) -> Tensor:
         """Return the normalised prototypes (c, d)."""

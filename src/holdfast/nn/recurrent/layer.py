@@ -5,17 +5,18 @@ s segments, d value width.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_at_least, check_known
+from holdfast.core.errors import BadInput, check_at_least
+from holdfast.core.settings import checked_settings, setting
 from holdfast.core.tape import is_recording, record
 from holdfast.nn.growth import expand_units
 from holdfast.nn.memory.bank import MemoryBank
-from holdfast.nn.memory.initialise import MIN_ROWS, check_init, thin
+from holdfast.nn.memory.initialise import INITS, MIN_ROWS, thin
 from holdfast.nn.memory.read import effective_slots
 from holdfast.nn.recurrent.cells import BLOCKS, CELLS
 from holdfast.nn.recurrent.layout import Layout, States, make_layout
@@ -25,29 +26,19 @@ from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights, ref
 BANK_SETTINGS = ("init", "key_scale", "value_scale", "temperature")  # of networks with such layers
 
 
-@dataclass(frozen=True)
+@checked_settings
 class RecurrentSettings:
     """Settings of a recurrent layer."""
 
-    cell: str = "lstm"  # or `gru`
-    slots: int = 0  # slots per direction; 0: no bank
-    slot_width: int | None = None  # width of the values; default: the input width
-    directions: int = 2
-    init: str = "data"  # initialise the bank from the first training batches; `published`: random slots
-    key_scale: float = 1.0  # factor of initial keys
-    value_scale: float = 1.0  # factor of initial values
-    temperature: float = 1.0  # divisor of the scores of the bank
-
-    def __post_init__(self) -> None:
-        check_known("cell", self.cell, CELLS)
-        check_at_least(0, slots=self.slots)
-        check_at_least(1, slot_width=1 if self.slot_width is None else self.slot_width)
-        if self.directions not in (1, 2):
-            raise BadInput(f"`directions` must be 1 or 2, got {self.directions}")
-        check_init(self.init)
-        if not min(self.key_scale, self.value_scale, self.temperature) > 0:
-            values = f"{self.key_scale}, {self.value_scale} and {self.temperature}"
-            raise BadInput(f"`key_scale`, `value_scale` and `temperature` must be above 0, got {values}")
+    cell: str = setting("lstm", choices=CELLS)
+    slots: int = setting(0, least=0)  # slots per direction; 0: no bank
+    slot_width: int | None = setting(None, least=1)  # width of the values; default: the input width
+    directions: int = setting(2, choices=(1, 2))
+    # initialise the bank from the first training batches; `published`: random slots
+    init: str = setting("data", choices=INITS)
+    key_scale: float = setting(1.0, above=0)  # factor of initial keys
+    value_scale: float = setting(1.0, above=0)  # factor of initial values
+    temperature: float = setting(1.0, above=0)  # divisor of the scores of the bank
 
     @property
     def blocks(self) -> tuple[int, int]:

@@ -139,8 +139,8 @@ def test_settings_rebuild_the_network_and_key_depends_on_inputs_only(tmp_path):
 @pytest.mark.parametrize(
     ("options", "pattern"),
     [
-        ({"kind": "gat"}, "unknown kind of graph layer 'gat'"),
-        ({"pooling": "min"}, "unknown pooling 'min'"),
+        ({"kind": "gat"}, "`kind` must be gcn or gin, got 'gat'"),
+        ({"pooling": "min"}, "`pooling` must be mean, sum or max, got 'min'"),
         ({"layers": 0}, "layers.* got 0"),
         ({"hidden": 0}, "hidden.* 0"),
     ],

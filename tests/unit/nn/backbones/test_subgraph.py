@@ -81,5 +81,5 @@ def test_scores_receive_a_gradient_and_edgeless_graphs_work():
 @pytest.mark.parametrize("family", [SubgraphNetwork, PooledNetwork])
 def test_invalid_ratio_raises(family):
     for ratio in (0, 1, -1):
-        with pytest.raises(BadInput, match=r"encoder\.ratio .* got"):
+        with pytest.raises(BadInput, match=r"`ratio` must be above 0 and below 1, got"):
             family.build(lambda: [ring(4)], ratio=ratio)

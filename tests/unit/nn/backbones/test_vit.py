@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.small import HALF, IMAGENET
-from holdfast.nn.backbones.vit import PRESETS, VisionTransformer
+from holdfast.nn.backbones.vision import PRESETS, VisionTransformer
 from tests import tiny
 
 FAMILIES = ["vit", "deit", "dinov2"]
@@ -146,7 +146,7 @@ def test_bad_input(folders, tmp_path) -> None:
         build(folders["vit"], patch=8)
     with pytest.raises(BadInput, match="multiple of its patch size 4"):
         build(folders["vit"], size=18)
-    with pytest.raises(BadInput, match="unknown pooling"):
+    with pytest.raises(BadInput, match="`pooling` must be cls or mean"):
         build(folders["vit"], pooling="max")
     for colours in ({"mean": [0.5, 0.5]}, {"std": [0.5, 0.0, 0.5]}, {"std": [0.5, float("nan"), 0.5]}, {"std": "abc"}):
         with pytest.raises(BadInput, match="3 numbers each, std above 0"):

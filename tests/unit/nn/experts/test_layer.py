@@ -69,7 +69,7 @@ def test_the_preserving_gate_passes_the_task_gradient_to_the_router(top):
 def test_settings_of_gates():
     assert [ExpertSettings(top=top).gates for top in (1, 2)] == ["raw", "preserving"]
     assert ExpertSettings(top=1, gate="preserving").gates == "preserving"
-    with pytest.raises(BadInput, match="gate of experts 'row'"):
+    with pytest.raises(BadInput, match="`gate` must be preserving, renormalised or raw, got 'row'"):
         ExpertSettings(gate="row")
 
 
@@ -271,7 +271,8 @@ def test_dropout_in_training_only():
 @pytest.mark.parametrize(
     ("options", "message"),
     [({"top": 5}, r"top.*4.*5"), ({"noise": -1.0}, r"noise.*-1"), ({"form": "x"}, "form"),
-     ({"dropout": 1.0}, r"dropout.*1\.0"), ({"router": "x"}, "router 'x'")],
+     ({"dropout": 1.0}, r"dropout.*1\.0"), ({"router": "x"}, "`router` must be cosine.*'x'"),
+     ({"temperature": 0.001}, r"temperature.*0\.01.*0\.001")],
 )  # fmt: skip
 def test_wrong_settings(options, message):
     with pytest.raises(BadInput, match=message):

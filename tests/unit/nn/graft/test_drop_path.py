@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.vit import VisionTransformer
+from holdfast.nn.backbones.vision import VisionTransformer
 from holdfast.nn.graft.insert import DropPath, add_drop_path
 from tests.unit.nn.transformers import FAMILIES, transformer
 
@@ -54,7 +54,7 @@ def test_drop_path_survives_saving(folder, tmp_path):
 
 
 def test_invalid_drop_path_raises():
-    with pytest.raises(BadInput, match=r"drop_path.*1"):
-        add_drop_path(nn.ModuleList([nn.Identity()]), 1.0)
+    with pytest.raises(BadInput, match=r"drop_path.*1\.0"):
+        VisionTransformer.Settings(drop_path=1.0)
     with pytest.raises(BadInput, match=r"drop_path.*Identity"):
         add_drop_path(nn.ModuleList([nn.Identity()]), 0.1)

@@ -123,7 +123,7 @@ def test_dropout_only_in_training():
     ("options", "message"),
     [
         ({"heads": 5}, "neck.heads.* 12, got 5"),
-        ({"heads": 0}, "neck.heads.*got 0"),
+        ({"heads": 0}, "heads.*got 0"),
         ({"dropout": 1.0}, "dropout.*1.0"),
     ],
 )

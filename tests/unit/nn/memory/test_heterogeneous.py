@@ -332,8 +332,8 @@ def test_published_sizes():
     ("options", "message"),
     [
         ({"heads": 5}, r"neck.heads=5 .* 12 .*neck.label_width=7"),
-        ({"heads": 0}, "neck.heads.*got 0"),
-        ({"context": "all"}, "unknown context 'all'"),
+        ({"heads": 0}, "heads.*got 0"),
+        ({"context": "all"}, "`context` must be support, batch, self or none, got 'all'"),
         ({"real": 0, "slots": 0, "across": False}, "neck.real"),
         ({"context": "none", "slots": 0}, "neck.context=none.*slots"),
         ({"real": -1}, "real.*-1"),

@@ -150,7 +150,7 @@ def test_gradients_reach_all_parameters():
         ({"slots": 0}, "at least 1"),
         ({"top": 0}, "at least 1"),
         ({"temperature": 0.0}, "temperature.*0"),
-        ({"similarity": "dots"}, "did you mean 'dot'"),
+        ({"similarity": "dots"}, "`similarity` must be dot, scaled or cosine, got 'dots'"),
     ],
 )
 def test_bad_input(options, message):

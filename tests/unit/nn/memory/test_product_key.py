@@ -171,13 +171,6 @@ def test_only_read_rows_get_gradients():
     assert torch.equal(memory.values.grad.any(dim=1).nonzero().flatten(), result.slots.unique())
 
 
-def test_updates_of_read_values_have_no_effect_and_warn(caplog):
-    assert torch.equal(small(updates="read").values, small().values)
-    assert "neck.updates=read has no effect" in caplog.text
-    with pytest.raises(BadInput, match=r"updates.*'some'"):
-        small(updates="some")
-
-
 def test_initialisation():
     memory = ProductKeyMemory(400, slots=10_000, key_width=128)
     assert memory.keys.shape == (2, 4, 100, 64)
@@ -189,7 +182,7 @@ def test_initialisation():
     ("settings", "message"),
     [
         ({"slots": 80}, "slots.*80.*81"),
-        ({"slots": 0}, "square"),
+        ({"slots": 0}, "at least 1"),
         ({"top": 10}, "between 1 and 9"),
         ({"top": 0}, "between 1 and 9"),
         ({"key_width": 9}, "even"),

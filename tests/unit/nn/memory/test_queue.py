@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from holdfast.core.errors import BadInput
 from holdfast.nn.memory.queue import Queue
 
 
@@ -77,8 +75,3 @@ def test_noise_is_never_written():
     queue.write(*examples(0, 4))
     assert torch.equal(queue.features, before)
     assert int(queue.at) == 0
-
-
-def test_needs_a_row():
-    with pytest.raises(BadInput, match=r"row.*0"):
-        Queue(0, 2, 3)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from holdfast.core.errors import BadInput
-from holdfast.nn.memory.read import SIMILARITIES, read, scores
+from holdfast.nn.memory.read import read, scores
 
 B, HEADS, SLOTS, KEY, WIDTH = 3, 2, 7, 4, 5
 LAYOUTS = [(keys, values) for keys in (True, False) for values in (True, False)]  # one set per head, or shared
@@ -56,7 +55,7 @@ def naive(query, keys, values, *, similarity="dot", temperature=1.0, top=None):
 
 @pytest.mark.parametrize(("keys_per_head", "values_per_head"), LAYOUTS)
 @given(
-    similarity=st.sampled_from(SIMILARITIES),
+    similarity=st.sampled_from(["dot", "scaled", "cosine"]),
     temperature=st.sampled_from([0.3, 1.0, 2.5]),
     top=st.sampled_from([None, 1, 3, SLOTS, SLOTS + 9]),
     seed=st.integers(0, 99),
@@ -78,7 +77,7 @@ def test_read_equals_a_naive_loop(keys_per_head, values_per_head, similarity, te
         assert got == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("similarity", SIMILARITIES)
+@pytest.mark.parametrize("similarity", ["dot", "scaled", "cosine"])
 @pytest.mark.parametrize("top", [None, 3])
 @pytest.mark.parametrize(("keys_per_head", "values_per_head"), LAYOUTS)
 def test_gradcheck(keys_per_head, values_per_head, top, similarity):
@@ -104,8 +103,3 @@ def test_shared_keys():
     query, keys, _ = parts(False, False)
     assert scores(query, keys).shape == (HEADS, B, SLOTS)
     assert_close(scores(query, keys), scores(query, keys.expand(HEADS, -1, -1)))
-
-
-def test_unknown_similarity_raises():
-    with pytest.raises(BadInput, match="did you mean 'cosine'"):
-        read(*parts(True, False), similarity="cosin")

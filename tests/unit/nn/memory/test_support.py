@@ -7,7 +7,6 @@ from collections import Counter
 import pytest
 import torch
 
-from holdfast.core.errors import BadInput
 from holdfast.nn.memory.queue import Support, balanced_sample
 
 
@@ -53,8 +52,3 @@ def test_rows_of_a_class_are_sampled_uniformly():
         seen.update(int(i) for i in balanced_sample(offered([0] * 8 + [1] * 8, 3), 4)[:, 0])
     assert len(seen) == 16
     assert all(abs(count - 125) < 40 for count in seen.values()), seen  # four standard deviations
-
-
-def test_needs_a_row():
-    with pytest.raises(BadInput, match=r"row.*0"):
-        Support(0, 3)

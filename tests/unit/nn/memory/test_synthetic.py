@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from holdfast.core.errors import BadInput
 from holdfast.nn.memory.queue import SyntheticMemory
 
 
@@ -31,9 +30,3 @@ def test_slot_similarity_is_the_mean_cosine_of_pairs():
         memory.values[:3] = torch.tensor([1.0, 2.0, 0.0, -1.0])
     assert_close(memory.slot_similarity()[0], torch.tensor(1.0))
     assert_close(SyntheticMemory(2, 3, 4, start="zeros").slot_similarity(), torch.ones(2))
-
-
-@pytest.mark.parametrize(("options", "message"), [({"slots": 0}, "slots.*0"), ({"start": "ones"}, "'ones'")])
-def test_invalid_options_raise(options, message):
-    with pytest.raises(BadInput, match=message):
-        SyntheticMemory(2, **{"slots": 2, **options}, width=3)

@@ -248,7 +248,7 @@ def test_large_scores_do_not_overflow():
 
 def test_bad_input():
     for options, message in [
-        ({"cell": "lsmt"}, "did you mean 'lstm'"),
+        ({"cell": "lsmt"}, "`cell` must be lstm or gru, got 'lsmt'"),
         ({"slots": -1}, "at least 0"),
         ({"directions": 3}, "directions.*3"),
     ]:

@@ -1,16 +1,16 @@
-"""Simple baselines that are solved at once: logistic regression on fixed features, and the most frequent class.
+"""Simple baselines that are solved at once: linear regressions on fixed features, and constant predictions.
 
-Shapes: n examples, d features, c classes.
+Shapes: n examples, d features, c classes or labels, k outputs.
 """
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from scipy import sparse
+from scipy.special import logit
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
@@ -18,20 +18,24 @@ from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
-from holdfast.core.settings import log, setting
+from holdfast.core.settings import checked_settings, log, setting
 from holdfast.methods.base import Method, Metrics
 from holdfast.methods.linear_fit import (
     SPARSE_STRENGTHS,
     STRENGTHS,
     Design,
     LinearFit,
+    choose_ridge,
     choose_strength,
     fit_labels,
     fit_linear,
     log_frequencies,
+    ridge,
 )
 from holdfast.nn.backbones.bag import BagBackbone
 from holdfast.nn.heads import Linear
+from holdfast.tasks.base import Task
+from holdfast.tasks.regress import Regress
 
 
 class SolvedAtOnce(Method):
@@ -45,7 +49,7 @@ class SolvedAtOnce(Method):
     saved_attributes = ("optimizer", "earlier")
 
     head_type: ClassVar[type[Any]] = Linear
-    head_name: ClassVar[str] = "linear"
+    head_name = "linear"
 
     def setup(self) -> None:
         if not isinstance(self.model.head, self.head_type):
@@ -96,15 +100,13 @@ class SolvedAtOnce(Method):
         return [Design.join(designs) for _, designs in sorted(groups.items())]
 
 
-@dataclass(frozen=True)
+@checked_settings
 class StrengthSettings:
     """Settings of a penalised linear regression."""
 
-    C: float | None = setting(None, search=log(1e-2, 1e3), help="inverse strength of the penalty; default: chosen")
-
-    def __post_init__(self) -> None:
-        if self.C is not None and not self.C > 0:
-            raise BadInput(f"method.C must be above 0, got {self.C}")
+    C: float | None = setting(
+        None, above=0, search=log(1e-2, 1e3), help="inverse strength of the penalty; default: chosen"
+    )
 
 
 class LinearRegression(SolvedAtOnce):
@@ -162,19 +164,68 @@ class Logistic(LinearRegression):
             return fit_linear(design, classes, *choose_strength(designs, classes, self.strengths))
 
 
-class Majority(SolvedAtOnce):
-    """Predict the most frequent class of the training examples, whatever the input."""
+class Ridge(LinearRegression):
+    """Ridge regression of a number; quantiles are the regression plus the quantiles of its training errors."""
+
+    def fit(self, designs: Sequence[Design]) -> LinearFit:
+        design = Design.join(designs)
+        with threadpool_limits(torch.get_num_threads()):
+            solution = ridge(design, *choose_ridge(designs, self.strengths))
+        if not (levels := quantile_levels(self.task)):
+            return solution
+        errors = design.y - (np.asarray(design.x @ solution.weight[0]) + solution.bias[0])
+        bias = solution.bias[0] + np.quantile(errors, levels)
+        weight = np.repeat(solution.weight, len(levels), axis=0)
+        return LinearFit(weight, bias.astype(np.float32), solution.metrics)
+
+
+class Constant(SolvedAtOnce):
+    """Base of predictions that are the same for all inputs."""
 
     reads_inputs = False
 
     def columns(self, x: Any) -> Any:
         return np.zeros((len(x), 0), dtype=np.float32)
 
+    def constant(self, bias: np.ndarray, risk: float) -> LinearFit:
+        """Return the fit of outputs (k,) that do not depend on the features."""
+        weight = np.zeros((len(bias), self.head.in_features), dtype=np.float32)
+        return LinearFit(weight, bias.astype(np.float32), {"risk": risk})
+
+
+class Majority(Constant):
+    """Predict the most frequent class of the training examples, whatever the input."""
+
     def fit(self, designs: Sequence[Design]) -> LinearFit:
         classes, y = self.head.outputs, Design.join(designs).y
         bias = log_frequencies(y, classes)
-        weight = np.zeros((classes, self.head.in_features), dtype=np.float32)
-        return LinearFit(weight, bias.astype(np.float32), {"risk": float(-bias[y].mean())})
+        return self.constant(bias, float(-bias[y].mean()))
+
+
+class Mean(Constant):
+    """Predict the mean target of the training examples, its quantiles or the frequency of every label."""
+
+    def fit(self, designs: Sequence[Design]) -> LinearFit:
+        y = Design.join(designs).y.astype(np.float64)
+        if y.ndim == 2:
+            bias = label_offsets(y)
+            risk = float((np.logaddexp(0, bias) - y * bias).mean())
+        else:
+            levels = quantile_levels(self.task)
+            bias = np.quantile(y, levels) if levels else y.mean(keepdims=True)
+            risk = float(((y - bias[0]) ** 2).mean())
+        return self.constant(bias, risk)
+
+
+def label_offsets(y: np.ndarray) -> np.ndarray:
+    """(c,) logit of the frequency of every label of y (n, c); no example counts as a tenth of an example."""
+    least = 0.1 / (len(y) + 1)
+    return logit(y.astype(np.float64).mean(axis=0).clip(least, 1 - least))
+
+
+def quantile_levels(task: Task) -> tuple[float, ...]:
+    """Return the probabilities of the quantiles that a task predicts; empty if it predicts none."""
+    return task.quantiles if isinstance(task, Regress) else ()
 
 
 def _pack(design: Design) -> dict[str, Tensor]:
