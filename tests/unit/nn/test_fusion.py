@@ -48,13 +48,6 @@ def test_probabilities_train_each_half_separately():
         assert_close(a, b)
 
 
-def test_settings_rebuild_the_head():
-    fused = head(shared=False, add="probabilities", kind="linear")
-    again = Fusion(**fused.settings)
-    again.load_state_dict(fused.state_dict())
-    assert torch.equal(again.eval()(Z), fused.eval()(Z))
-
-
 def test_features_of_both_networks_are_concatenated(tmp_path):
     domain, general = str(tiny_bert(tmp_path / "a")), str(tiny_roberta(tmp_path / "b"))
     both = GMap.build(list, domain=domain, general=general, strategy="beside", length=16).eval()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from dataclasses import asdict
 
 import pytest
 import torch
@@ -178,24 +177,6 @@ def test_copies_and_pickles(folder):
     for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         assert len(expert_layers(other)) == len(expert_layers(net)) > 0
         assert torch.equal(other(x), net(x))
-
-
-def test_defaults():
-    expected = {
-        "count": 6,
-        "top": 2,
-        "router": "cosine",
-        "inner": 256,
-        "temperature": 0.2,
-        "noise": 0.5,
-        "jitter": 0.0,
-        "balance": 0.01,
-    }
-    defaults = asdict(ExpertSettings())
-    assert {name: defaults[name] for name in expected} == expected
-    assert ExpertsNeck(32).settings == ExpertSettings()
-    assert (ExpertsNeck(32).at, expert_settings(6)["at"]) == ("last-two", "last-two")
-    assert sum(p.numel() for p in SparseMoE(384, 1536, nn.GELU()).parameters()) == 6 * 1_181_568 + 100_096 + 1
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -42,12 +42,6 @@ def test_prompts_follow_the_first_token(tuples, stay):
     assert_close(out, among if stay else among[:, [0, 3, 4, 5]])
 
 
-def test_initialisation():
-    torch.manual_seed(0)
-    module = PromptedLayer(nn.Identity(), 50, 200, stay=True)
-    assert float(module.prompts.detach().std()) == pytest.approx(0.02, rel=0.05)
-
-
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_shallow_and_deep_prompts(family, pooling, tmp_path):

@@ -109,11 +109,6 @@ def test_gate_is_a_weighted_mean_per_token():
         assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_zero_gate_is_the_mean():
-    states = [torch.randn(2, 5, 8) for _ in range(3)]
-    assert_close(Gate(8, init="zero")(states), torch.stack(states).mean(0))
-
-
 @pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_with_every_attention(strategy, attention):

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.nn.memory import product_key, read
 from holdfast.nn.memory.product_key import ProductKeyMemory, select
@@ -149,20 +148,6 @@ def test_bf16_is_close():
     torch.testing.assert_close(narrow.float(), wide, rtol=0.05, atol=0.05)
 
 
-def test_read_is_pure_and_independent_of_the_batch():
-    memory, z = small(query_norm=True).eval(), torch.randn(B, WIDTH)
-    before = {name: value.clone() for name, value in memory.state_dict().items()}
-    together = memory.read(z).content
-    torch.testing.assert_close(together[3:4], memory.read(z[3:4]).content)
-    assert all(torch.equal(value, before[name]) for name, value in memory.state_dict().items())
-
-
-def test_queries_are_normalised_in_training():
-    memory = small(query_norm=True)
-    memory.read(5 + 3 * torch.randn(64, WIDTH))
-    assert memory.query[1].running_mean.abs().sum() > 0
-
-
 def test_only_read_rows_get_gradients():
     memory = small()
     result = memory.read(torch.randn(B, WIDTH))
@@ -199,14 +184,3 @@ def test_initialisation():
 def test_invalid_settings_raise(settings, message):
     with pytest.raises(BadInput, match=message):
         small(**settings)
-
-
-def test_neck_interpolates():
-    z = torch.randn(B, WIDTH)
-    given = {"slots": 81, "key_width": 8, "top": 4}
-    neck = catalog.build("necks", "product-memory", WIDTH, options={**given, "share": 0.0})
-    assert torch.equal(neck(z), z)
-    torch.manual_seed(0)
-    neck = catalog.build("necks", "product-memory", WIDTH, options={**given, "share": 0.25, "fusion": "interpolate"})
-    content = neck.fused.memory.read(z).content
-    torch.testing.assert_close(neck(z), 0.75 * z + 0.25 * content)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from holdfast.core.errors import BadInput
 from holdfast.nn.memory.queue import Queue
 
 
@@ -38,14 +36,6 @@ def test_contains_the_newest_rows(rows, sizes):
     assert queue.mask_bias()[~queue.seen].eq(-torch.inf).all()
 
 
-def test_wraps_around():
-    queue = Queue(5, 2, 5)
-    for start in (0, 3, 6):
-        queue.write(*examples(start, 3))
-    assert queue.features[:, 0].tolist() == [5, 6, 7, 8, 4]
-    assert int(queue.at) == 4
-
-
 def test_writes_copy_without_gradient():
     queue = Queue(4, 2, 5)
     features = torch.ones(2, 2, requires_grad=True)
@@ -54,17 +44,6 @@ def test_writes_copy_without_gradient():
     with torch.no_grad():
         features.fill_(7.0)
     assert queue.features[:2].eq(2).all()
-
-
-def test_state_dict_restores_the_position():
-    queue, other = Queue(5, 2, 5), Queue(5, 2, 5)
-    queue.write(*examples(0, 3))
-    other.load_state_dict(queue.state_dict())
-    for each in (queue, other):
-        each.write(*examples(3, 4))
-    for name, value in queue.state_dict().items():
-        assert torch.equal(value, other.state_dict()[name]), name
-    assert set(queue.state_dict()) == {"features", "labels", "seen", "at"}
 
 
 def test_noise_is_never_written():
@@ -77,8 +56,3 @@ def test_noise_is_never_written():
     queue.write(*examples(0, 4))
     assert torch.equal(queue.features, before)
     assert int(queue.at) == 0
-
-
-def test_needs_a_row():
-    with pytest.raises(BadInput, match=r"row.*0"):
-        Queue(0, 2, 3)
