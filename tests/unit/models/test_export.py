@@ -88,7 +88,7 @@ def run(path: Path, inputs: dict[str, np.ndarray]) -> np.ndarray:
         import onnxruntime
 
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        return session.run(["probabilities"], inputs)[0]
+        return np.asarray(session.run(None, inputs)[0])
     tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
     return torch.export.load(path).module()(**tensors).detach().numpy()
 
