@@ -35,11 +35,6 @@ def test_table(tmp_path):
         load_data(path, known={})
 
 
-def test_arrays(tmp_path):
-    np.savez(tmp_path / "data.npz", x=np.zeros((2, 2)), y=[0, 1], d=["a", "b"])
-    assert load_data(tmp_path / "data.npz", known={}).raw.kind == "vector"
-
-
 def test_folder_of_images(tmp_path):
     for name in ("d/x", "d/y"):
         (tmp_path / name).mkdir(parents=True)

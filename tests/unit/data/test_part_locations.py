@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from holdfast.core.errors import BadInput
-from holdfast.data.part_locations import read_part_locations, shared_name, unmatched_note
+from holdfast.data.part_locations import read_part_locations, shared_name
 from holdfast.data.raw import Pixels
 from holdfast.data.readers.images import read_images
 
@@ -34,16 +34,6 @@ def test_table_next_to_the_domains(folder):
     (folder / "parts.csv").write_text("image,part,x,y\ncat/a.b,beak,0.25,1\ncat/a.b,tail,0,0.5\n")
     assert read_part_locations(found.raw, found.ids) == {"cat/a.b": [("beak", 0.25, 1.0), ("tail", 0.0, 0.5)]}
     assert read_part_locations(Pixels(np.zeros((2, 3, 4, 4), np.uint8)), None) == {}
-
-
-def test_unmatched_table_gives_a_note(folder):
-    found = read_images(folder)
-    assert unmatched_note(found.raw, found.ids) == ""
-    (folder / "parts.csv").write_text("image,part,x,y\nowl/a.b,beak,0.25,1\n")
-    assert "(its first is 'owl/a.b')" in unmatched_note(found.raw, found.ids)
-    (folder / "parts.csv").write_text("image,part,x,y\nowl/a.b,beak,0.25,1\ncat/a.b,beak,0.25,1\n")
-    assert unmatched_note(found.raw, found.ids) == ""
-    assert unmatched_note(Pixels(np.zeros((2, 3, 4, 4), np.uint8)), None) == ""
 
 
 def test_table_is_not_counted_as_ignored(folder):

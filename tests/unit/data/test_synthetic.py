@@ -42,10 +42,6 @@ def across(data: Dataset) -> float:
     return accuracy(features(data), data.y, np.flatnonzero(~last), np.flatnonzero(last))
 
 
-def test_number_of_worlds():
-    assert len(WORLDS) == len(set(WORLDS)) == 17
-
-
 @pytest.mark.parametrize(("kind", "shift"), WORLDS)
 @pytest.mark.parametrize("classes", [2, 3])
 def test_labels_are_learnable(kind, shift, classes):
@@ -111,15 +107,6 @@ def test_size_shift_grows_graphs():
     by_class = [np.asarray(sizes[0])[data.y[data.rows_of("domain-0")] == k].mean() for k in range(3)]
     assert np.ptp(by_class) < 0.7  # the class does not determine the size
     assert across(data) < inside(data) - 0.1
-
-
-def test_shapes():
-    assert world("image", "none", size=5).raw.take(np.arange(3)).shape == (3, 3, 16, 16)
-    assert world("vector", "none", size=5).raw.take(np.arange(3)).shape == (3, 8)
-    for graph in world("graph", "none", size=5).raw.take(np.arange(20)):
-        assert graph.count == 1
-        assert graph.edges.min() >= 0
-        assert graph.edges.max() < len(graph.nodes) == len(graph.owner)
 
 
 def test_invalid_worlds_are_rejected():

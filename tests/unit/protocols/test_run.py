@@ -19,7 +19,6 @@ from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.protocols import select
-from holdfast.protocols.fit import fit
 from holdfast.protocols.plans import LeaveOneOut, Stream
 from holdfast.protocols.run import run
 from holdfast.record import unpacked
@@ -94,40 +93,6 @@ def test_order_of_hooks_in_a_stream():
     assert method.seen[10] == f"stage 1 ('{DATA.domains[1]}',)"
     assert len(done) == 3
     assert [set(d["test"]) for d in done] == [set(DATA.domains)] * 3
-
-
-def scripted(scores, choose, **more):
-    method, queue = Recorder(), iter(scores)
-    method.phases = ("only",)
-    parts = [Part(DATA.domains[0], DATA.rows_of(DATA.domains[0]))]
-    batches = Batches(EXAMPLES, parts, 2, generator=generator(0, "b"))
-    fitted = fit(method, batches, lambda: ({"a": next(queue)}, {"a": 0.0}), steps=10, every=2, choose=choose, **more)
-    return method, fitted
-
-
-def test_the_method_ends_at_the_selected_step():
-    method, fitted = scripted([0.1, 0.5, 0.9, 0.2, 0.9], select.best_mean)
-    assert fitted.step == 6
-    assert float(method.steps) == 6
-    assert len(fitted.history) == 5
-    method, fitted = scripted([0.1, 0.5, 0.9, 0.2, 0.9], select.newest)
-    assert (fitted.step, float(method.steps)) == (10, 10)
-
-
-def test_patience_stops_early():
-    method, fitted = scripted([0.9, 0.5, 0.4, 0.3, 1.0], select.best_mean, patience=2)
-    assert (fitted.step, len(fitted.validations)) == (2, 3)
-    assert float(method.steps) == 2
-
-
-def test_a_nan_loss_is_an_error():
-    class Broken(Recorder):
-        def step(self, batch):
-            return {"risk": torch.tensor(float("nan"))}
-
-    (episode,) = Stream().episodes(rows_by_domain(DATA), 0)
-    with pytest.raises(BadInput, match=r"training diverged.*lower --lr"):
-        run(episode, Broken, EXAMPLES, TASK, **options())
 
 
 def test_schedules_restart_with_every_stage():
