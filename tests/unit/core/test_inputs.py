@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
-from holdfast.core.inputs import Graphs, Tokens, top_fraction
+from holdfast.core.inputs import Graphs, top_fraction
 from holdfast.core.store import GraphStore, TensorStore, TokenStore, join
 
 
@@ -67,11 +67,6 @@ def test_join_concatenates_stores():
     assert len(join([GraphStore.build([graph(2, 0)]), GraphStore.build([graph(3, 1)])])) == 2
 
 
-def test_other_types_are_type_errors():
-    with pytest.raises(TypeError, match="not list"):
-        inputs.size([1, 2])
-
-
 @pytest.fixture
 def batch():
     return DomainBatch(torch.arange(6.0)[:, None], torch.arange(6), (4, 2, 7), (1, 2, 3))
@@ -87,13 +82,6 @@ def test_hold_out_separates_one_domain(batch):
     rest, target = batch.hold_out(1)
     assert (rest.domains, rest.y.tolist()) == ((4, 7), [0, 3, 4, 5])
     assert (target.domains, target.y.tolist()) == ((2,), [1, 2])
-
-
-def test_a_batch_of_texts_splits_too():
-    batch = DomainBatch(tokens(2, 3, 1), torch.arange(3), (0, 1), (2, 1))
-    rest, target = batch.hold_out(0)
-    assert isinstance(rest.x, Tokens)
-    assert (inputs.size(rest.x), inputs.size(target.x)) == (1, 2)
 
 
 def test_inconsistent_sizes_are_errors():

@@ -88,13 +88,6 @@ def test_report_has_the_tests(tmp_path):
     assert "Comparison with the baseline" not in written(tmp_path, leave_one_out())
 
 
-def test_names_are_escaped(tmp_path):
-    markup = grid("<b>x</b>", {"films": [0.2, 0.3, 0.5]})
-    text = written(tmp_path, [*ERM, *markup])
-    assert "Comparison with the baseline" in text
-    assert "<b>x</b>" not in text
-
-
 def test_format_p():
     assert (format_p(None), format_p(0.0001), format_p(0.0123)) == ("–", "< 0.001", "0.012")
 
