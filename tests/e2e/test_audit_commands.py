@@ -103,7 +103,6 @@ def test_findings_are_ordered_by_the_rows_they_concern(holdfast, tmp_path):
     assert positions == sorted(positions)
     assert ran.err.splitlines()[-1].startswith("next: holdfast compare reviews.csv")
     command = library.audit(pd.read_csv(path)).command
-    assert command is not None
     assert command.startswith("holdfast.compare(data, methods='erm,")
 
 

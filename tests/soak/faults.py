@@ -182,7 +182,6 @@ def artefacts(setting: Setting) -> dict[str, tuple[Artefact, Callable[[Path], ob
 
     def images(folder: Path) -> list[Any]:
         decoded = decoded_images(setting.images, 8, folder)
-        assert decoded is not None
         return decoded.flatten().tolist()
 
     def lock(folder: Path) -> None:

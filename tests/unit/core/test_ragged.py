@@ -43,7 +43,6 @@ def test_positions_stay_with_their_tokens():
     stores = [TokenStore.build([[7, 8, 9], [7]], pad=0, at=[[2, 0], [0]]), TokenStore.build([[5, 6]], pad=0, at=[[1]])]
     x = join(stores).take(torch.tensor([2, 0, 1]))
     assert isinstance(x, Tokens)
-    assert x.at is not None
     assert x.at.tolist() == [[1, NONE], [2, 0], [0, NONE]]
     taken = inputs.take(x, [0, 2])
     assert taken.at.tolist() == [[1, NONE], [0, NONE]]

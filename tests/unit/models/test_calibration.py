@@ -144,7 +144,6 @@ def test_examples_of_a_shifted_domain_are_more_foreign(fitted):
 def test_predictions_of_a_memory_have_entropy_percentiles(fitted):
     data, classifier = fitted
     undecided = classifier._model().predict(data.raw).undecided
-    assert undecided is not None
     assert undecided.min() >= 0
     assert undecided.max() <= 100
     assert len(np.unique(undecided)) > 5

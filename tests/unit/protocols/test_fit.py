@@ -145,7 +145,6 @@ def test_resume_after_any_step(at, tmp_path):
     else:
         go(Counting(), saver=saver)
     saved = Saver(tmp_path / "run").load()
-    assert saved is not None
     earlier = {new: old for old, new in EARLIER_KEYS.items()}
     assert len(earlier.keys() & saved["fit"].keys()) == 5
     for state in (saved["fit"], {earlier.get(key, key): value for key, value in saved["fit"].items()}):

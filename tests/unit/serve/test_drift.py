@@ -203,7 +203,6 @@ def test_checks_of_a_busy_server_take_a_bounded_share_of_its_time(model, monkeyp
     monitor.observe(last, monitor.saved.predict(last))
     monitor.close()
     assert monitor.windows == 2
-    assert monitor.latest is not None
     assert monitor.latest.rows == 901
 
 

@@ -28,7 +28,6 @@ HMA = grid("hma", {"films": [0.51, 0.58, 0.70], "books": [0.40, 0.51, 0.59]})  #
 
 def test_pairs_share_seed_and_target():
     tests = paired(reversed(MIL), ERM, "accuracy")
-    assert tests is not None
     assert tests.n == 6
     assert tests.difference == pytest.approx(0.10)
     assert tests.stdev == pytest.approx((4 * 0.01**2 / 5) ** 0.5)
@@ -36,7 +35,6 @@ def test_pairs_share_seed_and_target():
 
 def test_pairs_over_seeds_are_means_over_targets():
     tests = paired(MIL, ERM, "accuracy", over="seeds")
-    assert tests is not None
     assert tests.n == 3
     assert tests.stdev == pytest.approx(math.sqrt(1.5e-4 / 2))  # of .105, .105, .09, whose mean is .1
 

@@ -119,10 +119,8 @@ def test_verdicts_name_what_is_wrong():
     assert field_page.verdicts(trial(set="births"), {}) == ["numbers read as classes"]
     assert field_page.verdicts(trial(failed=[{"method": "mil"}]), {}) == ["1 runs failed"]
     lower = field_page.paired("rmse", {"a": {"0": 1.0}, "b": {"0": 1.1}}, {"a": 2.0, "b": 2.0})
-    assert lower is not None
     assert lower.better
     averaged = field_page.paired("accuracy", {"a": {"0": 0.5}}, {"a": {"0": 0.4, "1": 0.2}})
-    assert averaged is not None
     assert averaged.shown("accuracy") == "+20.00"
 
 

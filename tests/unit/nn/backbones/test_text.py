@@ -73,7 +73,6 @@ def test_token_types_for_pairs_only(folders) -> None:
     bert, distil = build(folders["bert"]), build(folders["distilbert"])
     assert bert.prepare(TEXTS).take(torch.arange(2)).types is None
     types = bert.prepare(PAIRS).take(torch.arange(1)).types
-    assert types is not None
     assert types.tolist() == [[0, 0, 0, 0, 0, 0, 1, 1]]
     assert distil.prepare(PAIRS).take(torch.arange(1)).types is None
 

@@ -126,7 +126,6 @@ def test_only_trainable_tensors_get_gradients():
     states.sum().backward()
     assert x.grad is None
     assert keys.grad is None
-    assert weights.values.grad is not None
     assert bool(weights.values.grad.any())
 
 
