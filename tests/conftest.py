@@ -1,7 +1,5 @@
 """Configuration of all tests: one torch thread, a temporary cache folder, and reasons for skipped tests."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import tempfile

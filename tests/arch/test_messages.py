@@ -4,8 +4,6 @@ The messages are read from the source: `raise BadInput(...)` and its subclasses,
 `python -m pytest tests/arch/test_messages.py --golden-write` to rewrite messages.txt.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fixtures of the contract tests: one small data set per kind of example, with a backbone for it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec

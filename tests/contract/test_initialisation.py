@@ -1,7 +1,5 @@
 """Memories are initialised from training examples, once, on every kind of network and without the RNG of training."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fixtures that call the command line on small files."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

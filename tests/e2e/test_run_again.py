@@ -1,7 +1,5 @@
 """The command in a report repeats its runs."""
 
-from __future__ import annotations
-
 import html
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Tagging, question answering and pretraining from files to files."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

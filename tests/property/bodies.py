@@ -1,7 +1,5 @@
 """Request bodies that are valid, nearly valid or hostile, per kind of examples, and small models that take them."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """Run the command line as a shell does, and check what every call must satisfy."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """Strategies for unusual texts, tables, JSON values and mutated JSON documents."""
 
-from __future__ import annotations
-
 import copy
 import json
 

@@ -1,7 +1,5 @@
 """User-supplied tables: valid ones, and the same tables with a few faults of real files."""
 
-from __future__ import annotations
-
 import csv
 import datetime
 import io

@@ -1,7 +1,5 @@
 """Inject faults of the file system into every write: the previous artefact stays intact or the new one is complete."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

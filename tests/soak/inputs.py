@@ -1,7 +1,5 @@
 """Generated inputs: every reader and endpoint returns a result or raises BadInput, never another exception."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

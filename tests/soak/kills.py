@@ -1,7 +1,5 @@
 """Kill commands during their writes and repeat them: the results equal those of an uninterrupted run."""
 
-from __future__ import annotations
-
 import gc
 import io
 import json

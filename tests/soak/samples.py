@@ -1,7 +1,5 @@
 """Small valid files and request bodies, the starting points of mutations."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

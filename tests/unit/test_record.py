@@ -1,7 +1,5 @@
 """Run records: round trip, checks and packing."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Rows of different lengths: taken, joined, padded and stripped; positions stay with their tokens."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Image augmentations: each one against a plain reference, then the combination."""
 
-from __future__ import annotations
-
 import colorsys
 
 import pytest

@@ -1,7 +1,5 @@
 """Graph augmentations return subgraphs of each graph, drawn at random."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

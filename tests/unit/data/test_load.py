@@ -1,7 +1,5 @@
 """`load_data`: names, files, folders and settings after an @."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image

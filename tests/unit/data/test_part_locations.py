@@ -1,7 +1,5 @@
 """Part locations in parts.csv: shared image names, notes and errors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image

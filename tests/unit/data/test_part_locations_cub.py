@@ -1,7 +1,5 @@
 """Part locations in the annotation files of CUB: visible parts, as fractions of the image's sides."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Graph shifts: published percentiles, environments of equal size, independent of labels."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

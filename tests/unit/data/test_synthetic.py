@@ -1,7 +1,5 @@
 """Synthetic data sets: learnable within a domain, with the documented shift between domains."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """A small stream for the tests of continual learning methods."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """HMA: order of a step, the momentum encoder, the queue, the support set and saved models."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 

@@ -1,7 +1,5 @@
 """MIL: what each step updates, the derivatives of both orders, and both phases."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from functools import partial

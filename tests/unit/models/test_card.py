@@ -1,7 +1,5 @@
 """Model cards."""
 
-from __future__ import annotations
-
 import pytest
 
 from holdfast.models.card import card

@@ -1,7 +1,5 @@
 """Estimates of the class mix are right, equal the null control without a shift, and are refused where they fail."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

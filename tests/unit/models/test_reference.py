@@ -1,7 +1,5 @@
 """Reference of a model: statistics of held-out examples, stored in its folder without the examples."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

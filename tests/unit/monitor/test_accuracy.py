@@ -1,7 +1,5 @@
 """Estimates of accuracy without labels, and their intervals."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Two-sample tests: calibrated without drift, sensitive with drift, corrected together."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """`watch`: batches, drift, alerts, later labels, history, report and every bad input."""
 
-from __future__ import annotations
-
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Late fusion of two networks: outputs and gradients."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

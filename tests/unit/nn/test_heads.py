@@ -1,7 +1,5 @@
 """Heads: outputs, settings, and methods that use the last layer."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Plain necks: equations and parameter counts."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

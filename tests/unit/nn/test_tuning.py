@@ -1,7 +1,5 @@
 """Tuning modes: frozen parameters and buffers are bit-identical after training."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

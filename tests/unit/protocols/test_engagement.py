@@ -1,7 +1,5 @@
 """Engagement of trained networks on synthetic worlds: shares, statistics, rows and tasks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Outputs of a network with a batch context: examples are shuffled by seed, independent of the order of a file."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

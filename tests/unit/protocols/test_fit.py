@@ -1,7 +1,5 @@
 """The training loop: every phase ends at its selected step, and the next one continues from it."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 

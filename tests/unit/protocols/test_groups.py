@@ -1,7 +1,5 @@
 """Groups of domains: balance, one score per domain, and domains with very few rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small domains are scored together where there are many domains."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from holdfast.report.charts import AVERAGE, cost_chart, cost_points, pareto_front, scores_chart, validation_chart

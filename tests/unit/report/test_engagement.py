@@ -1,7 +1,5 @@
 """Engagement in tables, notes, decisions and the report."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Tables, charts and notes of a comparison with many target domains."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """Analyses of a run use the trained network and the right rows, and change no number of the record."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

@@ -1,7 +1,5 @@
 """Cost of a run: multiply-adds equal hand counts, include cached encoders, and counting changes nothing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """A server that watches its predictions: gauges per window, state in /health, and a log without inputs."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """Recommendation of a configuration and its reason."""
 
-from __future__ import annotations
-
 import pkgutil
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The summary of a comparison: computed once, with in-domain runs as references."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from holdfast.stats import summary

@@ -1,7 +1,5 @@
 """Coloured MNIST: fractions of flipped labels and wrong colours, domains, settings and errors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Published sets of graphs and molecules: file names, folds, sizes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Arrays in .npz files: vectors, images, roles and errors."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Decoding image files and reading folders of them."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Molecules: codes of atoms and bonds as in OGB, and errors with the row number."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

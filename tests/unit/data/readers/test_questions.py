@@ -1,7 +1,5 @@
 """Questions from SQuAD files and from tables; answers must match their positions."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

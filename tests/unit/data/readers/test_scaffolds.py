@@ -1,7 +1,5 @@
 """Scaffold splits: groups are not divided, and the largest ones train."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Table files: every format gives the same data set, and errors name file, row and column."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

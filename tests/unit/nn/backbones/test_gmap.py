@@ -1,7 +1,5 @@
 """G-MAP encoder: what is trained, what stays fixed, saving and loading, controls."""
 
-from __future__ import annotations
-
 import copy
 import shutil
 from functools import partial

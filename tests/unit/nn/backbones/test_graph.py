@@ -1,7 +1,5 @@
 """Graph encoders compared with dense matrices, and their errors."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Input features of graphs: numbers, categories and degrees, learned from training graphs only."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """MemoryRNN: texts and pairs, words, growth of slots and words, saving and loading."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

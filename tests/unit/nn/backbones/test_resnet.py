@@ -1,7 +1,5 @@
 """ResNet: names, sizes, stems, weights, frozen statistics and batch independence."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

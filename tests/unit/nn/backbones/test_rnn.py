@@ -1,7 +1,5 @@
 """BiLSTM: pairs, padding and batches."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

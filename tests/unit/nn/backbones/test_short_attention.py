@@ -1,7 +1,5 @@
 """Attention among few tokens: kernels against the operations of torch, on a GPU or in Triton's interpreter."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import pickle

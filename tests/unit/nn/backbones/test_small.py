@@ -1,7 +1,5 @@
 """Small encoders for vectors and images."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.testing import assert_close

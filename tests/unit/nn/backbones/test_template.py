@@ -1,7 +1,5 @@
 """Templates: filled as one text for every tokenizer, without losing the mask or words of the template."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

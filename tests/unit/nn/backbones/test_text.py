@@ -1,7 +1,5 @@
 """TextEncoder with tiny networks of five families, and MiniLM if its weights are installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """VisionTransformer with tiny ViT, DeiT and DINOv2 networks, and the presets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

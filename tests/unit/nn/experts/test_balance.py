@@ -1,7 +1,5 @@
 """Balance losses equal the printed example and their equations, in both forms."""
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 

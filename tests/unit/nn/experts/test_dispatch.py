@@ -1,7 +1,5 @@
 """Dispatch by one sort equals every expert on every token, in values and both derivatives, also with a capacity."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """Fused kernels: values, both derivatives and statistics of the layer's equations; the forced reference path."""
 
-from __future__ import annotations
-
 import math
 import re
 from contextlib import nullcontext

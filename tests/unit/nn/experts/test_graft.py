@@ -1,7 +1,5 @@
 """Experts and wider networks in transformers of every family: equal to the plain network at the start, removable."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

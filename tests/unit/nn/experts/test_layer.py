@@ -1,7 +1,5 @@
 """SparseMoE: equal experts, records, capacity, padding, autocast, and the equations of the complete layer."""
 
-from __future__ import annotations
-
 import doctest
 
 import pytest

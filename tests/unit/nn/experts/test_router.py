@@ -1,7 +1,5 @@
 """Routers: scores, choices, gates and noise equal their equations, in values and both derivatives, and stay in fp32."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

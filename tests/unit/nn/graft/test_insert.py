@@ -1,7 +1,5 @@
 """Parts inserted into the layer stack of every transformer family."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

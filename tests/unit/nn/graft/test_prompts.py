@@ -1,7 +1,5 @@
 """Prompts of a vision transformer: position, training, saving."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

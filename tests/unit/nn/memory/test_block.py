@@ -1,7 +1,5 @@
 """The attention block equals a naive loop in values and gradients."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

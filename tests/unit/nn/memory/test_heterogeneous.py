@@ -1,7 +1,5 @@
 """Heterogeneous memory: attention in training and prediction, gradients, settings."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

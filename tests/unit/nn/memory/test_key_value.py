@@ -1,7 +1,5 @@
 """Key-value memory: size, initialisation, reads and growth."""
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -1,7 +1,5 @@
 """The queue contains the newest examples for any batch sizes, and masks empty rows."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import torch

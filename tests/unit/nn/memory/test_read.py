@@ -1,7 +1,5 @@
 """The read equals a naive loop for every layout, in values and in both derivatives."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Recurrent layers with a bank: equations, independence of rows, growth, initial states."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """The time loop and its backward pass equal those of plain steps."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.testing import assert_close

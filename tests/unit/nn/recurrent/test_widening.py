@@ -1,7 +1,5 @@
 """Widening: old entries do not change, new ones are initialised, and units fit a parameter budget."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
