@@ -1,4 +1,4 @@
-"""The run of an episode: order of hooks, selection, schedules, and no leakage of test data."""
+"""The run of an episode: order of hooks, selection, schedules, outputs, and no leakage of test data."""
 
 from functools import partial
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator
@@ -16,9 +17,13 @@ from holdfast.data.synthetic import world
 from holdfast.methods.base import Method
 from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Optimizer, OptimizerSettings
+from holdfast.nn.backbones.small import Features
+from holdfast.nn.heads import Linear
+from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.protocols import select
+from holdfast.protocols.evaluate import outputs
 from holdfast.protocols.plans import LeaveOneOut, Stream
 from holdfast.protocols.run import run
 from holdfast.record import unpacked
@@ -192,3 +197,35 @@ def test_auxiliary_losses_are_minimised():
     metrics = [method.step(next(batches)) for _ in range(10)]
     assert float(metrics[0]["auxiliary"]) == pytest.approx(1.0)
     assert float(net.neck.weight.detach()) < 0.7
+
+
+def method(**options) -> ERM:
+    torch.manual_seed(0)
+    neck = HeterogeneousMemory(6, 2, real=0, slots=2, label_width=2, heads=2, support=8, **options)
+    model = Model(Features(inputs=6), neck, Linear(neck.width, 2))
+    return ERM(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings()))
+
+
+def test_a_batch_context_predicts_shuffled_batches_of_the_support_size():
+    x = torch.randn(32, 6, generator=torch.Generator().manual_seed(1))
+    examples, rows = Examples(TensorStore(x), torch.zeros(32, dtype=torch.long), ()), np.arange(32)
+    sizes = []
+    trained = method(context="batch")
+    trained.model.neck.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+    predictions = outputs(trained, examples, rows)
+    assert sizes == [8, 8, 8, 8]
+    assert torch.equal(predictions, outputs(trained, examples, rows))
+    assert not torch.allclose(predictions, outputs(method(context="batch", shuffle=1), examples, rows), atol=1e-5)
+    with torch.no_grad():
+        in_order = torch.cat([trained.eval().predict(chunk) for chunk in x.split(8)])
+    assert not torch.allclose(predictions, in_order, atol=1e-5)
+
+
+def test_without_batch_context_batches_are_large():
+    x = torch.randn(32, 6, generator=torch.Generator().manual_seed(1))
+    examples = Examples(TensorStore(x), torch.zeros(32, dtype=torch.long), ())
+    sizes, trained = [], method()
+    trained.model.neck.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+    predictions = outputs(trained, examples, np.arange(32))
+    assert sizes == [32]
+    assert_close(predictions[5:9], outputs(trained, examples, np.arange(5, 9)))
