@@ -14,6 +14,7 @@ from holdfast.nn.model import Model
 from holdfast.protocols.fit import EARLIER_KEYS, fit
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.select import Validation, across_folds, best_mean, newest, should_stop
+from tests.interrupted import Killed, killer
 
 
 class Counting(Method):
@@ -122,14 +123,6 @@ def test_resume_after_any_step(at, tmp_path):
     """A run that is killed after any step and resumed ends with the same state."""
     scores = np.random.default_rng(0).random(6).tolist()
     saver = Saver(tmp_path / "run", seconds=0.0)
-    count = itertools.count(1)
-
-    class Killed(Exception):
-        pass
-
-    def tick(metrics):
-        if next(count) == at + 1:
-            raise Killed
 
     def go(method, **more):
         validate = scripted(*scores[more.pop("used", 0) :])
@@ -139,7 +132,7 @@ def test_resume_after_any_step(at, tmp_path):
     expected = go(straight)
     if at < 12:
         with pytest.raises(Killed):
-            go(Counting(), saver=saver, tick=tick)
+            go(Counting(), saver=saver, tick=killer(at + 1))
     else:
         go(Counting(), saver=saver)
     saved = Saver(tmp_path / "run").load()
