@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.property.calls import run_cli
+from tests.calls import run_cli
 
 GOOD = ("lovely", "great", "superb", "fine", "brilliant")
 BAD = ("awful", "poor", "dreadful", "broken", "dull")

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast import catalog
+from tests.calls import run_cli
 from tests.e2e.conftest import QUICK, write_reviews
-from tests.property.calls import run_cli
 from tests.unit.report.fake_records import record
 
 CELL = {"method", "target", "metric", "mean", "stderr", "n"}

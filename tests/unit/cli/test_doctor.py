@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast.cli import doctor
 from holdfast.core import environment
-from tests.property.calls import run_cli
+from tests.calls import run_cli
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
 

@@ -14,7 +14,7 @@ from holdfast.monitor.alerts import parse_conditions
 from holdfast.monitor.sequence import SUFFIX
 from holdfast.monitor.state import FILE, MAX_ENTRIES, add_entries, first_drifted, read_history
 from holdfast.monitor.watch import watch
-from tests.property.calls import run_cli
+from tests.calls import run_cli
 
 COLUMNS = ("x0", "x1", "x2", "x3")
 

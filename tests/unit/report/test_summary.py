@@ -5,7 +5,7 @@ from PIL import Image
 
 from holdfast.report.summary import SIZE, markdown, write_summary
 from holdfast.stats.summary import summarise
-from tests.property.calls import run_cli
+from tests.calls import run_cli
 from tests.unit.report.fake_records import leave_one_out, record
 
 

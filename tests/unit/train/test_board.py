@@ -20,7 +20,7 @@ from holdfast.run.train import outputs_path, state_path
 from holdfast.run.workspace import Workspace
 from holdfast.train import schedule
 from holdfast.train.board import Board
-from tests.property.calls import run_cli
+from tests.calls import run_cli
 from tests.tables import table_world
 from tests.unit.engines import faulty
 
