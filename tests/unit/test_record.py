@@ -27,15 +27,6 @@ def test_analyses_are_written_on_one_line():
     assert many.text().startswith('{\n "analysis": {"projection"')
 
 
-def test_records_without_analyses_can_be_read(tmp_path):
-    written = record("erm", 0, {"t": 0.5})
-    path = tmp_path / "old.json"
-    fields = json.loads(written.text())
-    fields.pop("analysis", None)
-    path.write_text(json.dumps(fields))
-    assert read(path).analysis == {}
-
-
 def test_engagement_is_optional(tmp_path):
     plain = record("erm", 0, {"t": 0.5})
     assert "engagement" not in json.loads(plain.text())  # the file of a plain network has no field for it
