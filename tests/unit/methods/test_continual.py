@@ -4,13 +4,11 @@ import copy
 
 import pytest
 import torch
-from holdfast.methods.agem import AGEM
-from holdfast.methods.ewc import EWC
-from holdfast.methods.si import SynapticIntelligence
 
 from holdfast.core.errors import BadInput
+from holdfast.methods.consolidation import EWC, SynapticIntelligence
 from holdfast.methods.distil import Distillation
-from holdfast.methods.replay import Replay
+from holdfast.methods.replay import AGEM, Replay
 from tests.unit.methods.streams import (
     assert_first_stage_is_erm,
     assert_later_domains_are_not_used,
