@@ -8,7 +8,6 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import pad
 
 from holdfast import catalog
 from holdfast.core import inputs
@@ -29,6 +28,7 @@ SMALL = {
 }  # fmt: skip
 LARGE = ("resnet50", "vit-s/16", "vit-b/16", "resnet101")
 FOLDERS = {"hf:NAME_OR_PATH": "hf:bert", "image:NAME_OR_PATH": "image:vit", "vit:NAME_OR_PATH": "vit:vit"}
+PARTIAL = ("tabular", "mixed", "mixed-columns", "tfidf", "wl")  # parameters that `last:N` never tunes
 VARIANTS = [  # name, kind of examples, settings
     *((f"hf:{family}", kind, {"pooling": pooling}) for family in ("bert", "roberta", "mpnet", "distilbert", "electra")
       for kind, pooling in (("text", "cls"), ("pairs", "mean"))),
@@ -59,10 +59,11 @@ def examples_of(kind, entry):
     tables = kind in ("table", "mixed")
     make_world = partial(table_world, kind) if tables else partial(world, "text" if kind == "pairs" else kind, "none")
     dataset = make_world(domains=2, size=4, classes=2, seed=0)
-    if kind != "pairs":
+    if kind not in ("text", "pairs"):
         return dataset
-    texts = dataset.raw.take(np.arange(8))
-    return replace(dataset, raw=Texts.of(list(zip(texts, texts[3:] + texts[:3], strict=True))))
+    texts = [" ".join(text.split()[: 9 - i]) for i, text in enumerate(dataset.raw.take(np.arange(8)))]
+    pairs = list(zip(texts, texts[3:] + texts[:3], strict=True))
+    return replace(dataset, raw=Texts.of(pairs if kind == "pairs" else texts))
 
 
 @pytest.fixture(params=cases())
@@ -94,10 +95,13 @@ def examples(dataset, encoder):
     return encoder.prepare(dataset.raw.take(np.arange(8), size=encoder.size)).take(torch.arange(8))
 
 
-def padded(x):
-    """Return texts with more positions, which contain words that are masked."""
-    types = None if x.types is None else pad(x.types, (0, 5))
-    return inputs.Tokens(pad(x.ids, (0, 5), value=7), pad(x.mask, (0, 5)), types)
+def alone(x, i):
+    """Return one example; a text without the padding that it has in the batch."""
+    row = inputs.take(x, [i])
+    if not isinstance(row, inputs.Tokens):
+        return row
+    end = int(row.mask.cumsum(1).argmax()) + 1  # after the last word
+    return inputs.Tokens(row.ids[:, :end], row.mask[:, :end], None if row.types is None else row.types[:, :end])
 
 
 def test_encoder(case, tmp_path):
@@ -112,12 +116,11 @@ def test_encoder(case, tmp_path):
     x = examples(dataset, encoder)
     with torch.no_grad():
         together = encoder(x)
-        alone = torch.cat([encoder(inputs.take(x, [i])) for i in range(8)])
-        longer = encoder(padded(x)) if isinstance(x, inputs.Tokens) else together
+        single = torch.cat([encoder(alone(x, i)) for i in range(8)])
     assert together.shape == (8, encoder.width)
     assert torch.isfinite(together).all()
-    for other in (alone, longer):
-        torch.testing.assert_close(together, other, rtol=1e-4, atol=1e-5)
+    scale = max(1.0, float(together.abs().max()))
+    torch.testing.assert_close(together, single, rtol=1e-4, atol=1e-5 * scale)
 
     settings = json.loads(json.dumps(encoder.save(tmp_path)))
     if name.startswith(("hf:", "vit:")):
@@ -133,4 +136,6 @@ def test_encoder(case, tmp_path):
     if parameters:
         encoder.train()(x).square().sum().backward()
         assert all(p.grad is not None for p in parameters)
-        assert {id(p) for block in encoder.blocks() for p in block.parameters()} == set(map(id, parameters))
+        within = {id(p) for block in encoder.blocks() for p in block.parameters()}
+        assert within <= set(map(id, parameters))
+        assert name in PARTIAL or len(within) == len(parameters)
