@@ -42,6 +42,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.fixture(autouse=True)
+def _one_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train in this process unless a test asks for several jobs; commands in processes of their own have workers."""
+    monkeypatch.setattr("holdfast.engines.local.max_workers", lambda _: 1)
+
+
 @pytest.fixture
 def clean_catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Undo registrations of methods, encoders and data sets after a test, and discover plug-ins again."""
