@@ -1,7 +1,5 @@
 """Small data sets of tagged sentences, questions and plain texts."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Configuration of all tests: one torch thread, a temporary cache folder, and reasons for skipped tests."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import tempfile
@@ -42,6 +40,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in reasons.items():
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def _one_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train in this process unless a test asks for several jobs; commands in processes of their own have workers."""
+    monkeypatch.setattr("holdfast.engines.local.max_workers", lambda _: 1)
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Devices of kernels: a GPU, or a CPU in Triton's interpreter with TRITON_INTERPRET=1 and Triton installed."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

@@ -3,8 +3,6 @@
 `--share` installs the wheel alone and takes its dependencies from the present environment, which saves minutes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Write small files of graphs in the formats that are read."""
 
-from __future__ import annotations
-
 import warnings
 import zipfile
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Write small files in the formats of the published data sets."""
 
-from __future__ import annotations
-
 import csv
 import random
 from pathlib import Path

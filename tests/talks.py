@@ -1,7 +1,5 @@
 """Small dialogues with a known answer."""
 
-from __future__ import annotations
-
 import csv
 import random
 from pathlib import Path

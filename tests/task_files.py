@@ -1,7 +1,5 @@
 """Write small files in the formats of G-MAP's data sets."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tiny transformers, written to a folder for the loading code; they accept any plain text."""
 
-from __future__ import annotations
-
 import json
 import string
 from pathlib import Path

@@ -12,7 +12,7 @@ from torch import Tensor
 from holdfast.analysis import random_generator
 from holdfast.analysis.expert_views import expert_maps, load_images, pixels
 from holdfast.analysis.views import Subject
-from holdfast.nn.backbones.vit import VisionTransformer
+from holdfast.nn.backbones.vision import VisionTransformer
 from holdfast.nn.experts.graft import expert_layers
 from lab.analysis.part_locations import read_part_locations, shared_name
 

@@ -1,7 +1,5 @@
 """Syntax trees of the sources take much memory: tests of other folders run without them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

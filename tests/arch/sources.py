@@ -1,7 +1,5 @@
 """Sources of the package, read and parsed once for all checks."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import dataclass
 from functools import cache, cached_property

@@ -3,8 +3,6 @@
 Run `python -m tests.arch.test_language [PATH ...]` to list every violation in the given files or folders.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re

@@ -3,8 +3,6 @@
 The messages are read from the source: `raise BadInput(...)` and its subclasses, f-string expressions in braces.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Worker of the distributed tests: a few steps of every method, and complete runs that are interrupted."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from functools import partial

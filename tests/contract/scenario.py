@@ -1,7 +1,5 @@
 """Checks that every method passes, whatever its task, head or memory: used by the scenarios of several contracts."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable
 

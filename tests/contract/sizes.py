@@ -1,7 +1,5 @@
 """Small sizes of parts for the contract tests, without slow imports."""
 
-from __future__ import annotations
-
 from holdfast import catalog
 
 NECK = {"slots": 9, "heads": 2, "key_width": 4, "real": 10, "label_width": 4, "support": 6}

@@ -1,7 +1,5 @@
 """Every mechanism in the catalog has a null that changes outputs inside its context and nothing after it."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Every method of the catalog minimises the balance loss of experts and reports load, importance and dropped pairs."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

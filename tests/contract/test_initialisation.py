@@ -1,7 +1,5 @@
 """Memories are initialised from training examples, once, on every kind of network and without the RNG of training."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 
 import numpy as np
@@ -27,6 +25,7 @@ from holdfast.run.settings import make_spec
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace
 from holdfast.tasks.classify import Classify
+from tests.interrupted import Killed, killer
 
 SIZES = {"slots": 256, "heads": 2, "key_width": 16}
 BODIES = [
@@ -161,10 +160,6 @@ def test_banks_of_a_recurrent_network_and_their_new_segments(cell):
     assert float(side["stat/memory/newest_mass"][0]) == pytest.approx(80 / 180, abs=0.1)
 
 
-class Killed(Exception):
-    pass
-
-
 CASES = {
     "neck": ("vector", "erm", {"neck": "memory", "neck.slots": 32, "encoder.hidden": [8]}),
     "queue": ("vector", "hma", {"neck.real": 16, "neck.support": 8, "encoder.hidden": [8]}),
@@ -195,16 +190,8 @@ def straight():
 )
 def test_a_resumed_run_is_identical(case, at, straight, tmp_path):
     run, (record, whole) = straight(case)
-    count = 0
-
-    def tick(_):
-        nonlocal count
-        count += 1
-        if count > at:
-            raise Killed
-
     with pytest.raises(Killed):
-        train(*run, saver=Saver(tmp_path / "c.safetensors", seconds=0.0), tick=tick)
+        train(*run, saver=Saver(tmp_path / "c.safetensors", seconds=0.0), tick=killer(at + 1))
     resumed, parts = train(*run, saver=Saver(tmp_path / "c.safetensors", seconds=0.0))
     assert resumed.stages == record.stages
     for name, value in whole.method.deployed.state_dict().items():

@@ -1,7 +1,5 @@
 """Contract of all methods when a step has some of the domains, and the cost of a thousand domains."""
 
-from __future__ import annotations
-
 import copy
 import time
 from dataclasses import replace

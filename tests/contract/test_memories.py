@@ -13,30 +13,22 @@ from holdfast.core.tape import tape
 from holdfast.data.synthetic import world
 from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Optimizer, OptimizerSettings
+from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.memory.neck import MemoryBlend
 from holdfast.tasks.classify import Classify
-from tests.contract.conftest import small
+from tests.contract.sizes import small
 
-
-def memories():
-    """Return the necks that contain a memory."""
-    module = {name: catalog.build_neck(name, 8, 3, options=small(name)) for name in catalog.NECKS}
-    return [name for name, neck in module.items() if any(isinstance(part, MemoryBlend) for part in neck.modules())]
-
-
-NAMES = memories()
+MADE = {name: catalog.build_neck(name, 8, 3, options=small(name)) for name in catalog.NECKS}
+KEY_VALUE = [name for name, neck in MADE.items() if any(isinstance(part, MemoryBlend) for part in neck.modules())]
+HETEROGENEOUS = [name for name, neck in MADE.items() if isinstance(neck, HeterogeneousMemory)]
 
 
 def test_memories_have_share_and_frozen():
-    assert {"memory", "memory-4.8m"} <= set(NAMES)
-    assert not {"none", "projection", "ffn", "layer"} & set(NAMES)
-    for name in NAMES:
+    assert {"memory", "memory-4.8m"} <= set(KEY_VALUE)
+    assert set(HETEROGENEOUS) == {"heterogeneous", "rma", "abd", "abd-rma", "abd-syn"}
+    assert not {"none", "projection", "ffn", "layer"} & {*KEY_VALUE, *HETEROGENEOUS}
+    for name in KEY_VALUE:
         assert {"share", "frozen"} <= set(catalog.lookup("necks", name).setting_names()), name
-
-
-@pytest.fixture(params=NAMES)
-def neck(request):
-    return request.param
 
 
 def states(model):
@@ -49,7 +41,7 @@ def assert_same(model, before):
 
 
 def parts(model):
-    return [part for part in model.modules() if isinstance(part, MemoryBlend)]
+    return [part for part in model.modules() if isinstance(part, MemoryBlend | HeterogeneousMemory)]
 
 
 def opened(model):
@@ -60,40 +52,80 @@ def opened(model):
     return model
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_read_is_pure(bench, neck, training):
-    model = bench.model(neck)
-    model.eval()
-    model.neck.train(training)
-    before, rng = states(model), torch.get_rng_state()
-    known = {name: set(vars(part)) for name, part in model.named_modules()}
-    first = model(bench.batch().x)
-    assert torch.equal(first, model(bench.batch().x))
-    assert torch.equal(rng, torch.get_rng_state())
-    assert_same(model, before)
-    assert {name: set(vars(part)) for name, part in model.named_modules()} == known
-
-
-def test_reads_are_independent_of_the_batch(bench, neck):
-    model, x = bench.model(neck).eval(), bench.batch().x
+def filled(bench, neck):
+    """Return a model whose memory has an open gate, or a filled queue and support set."""
+    model, batch = bench.model(neck), bench.batch()
+    if neck in KEY_VALUE:
+        return opened(model)
     with torch.no_grad():
-        together = model(x)
-        alone = torch.cat([model(inputs.take(x, [i])) for i in range(inputs.size(x))])
-    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+        z = model.encode(batch.x)
+        model.neck.write(z, batch.y)
+        model.neck.set_support(model.neck.read_queue(z))
+    return model
 
 
-def test_weights_sum_to_one_and_are_recorded(bench, neck):
-    model, x = bench.model(neck).eval(), bench.batch().x
-    with tape() as side:
-        with_tape = model(x)
-    (weights,), (content,) = side["memory/weights"], side["memory/content"]
-    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
-    assert float(weights.min()) >= 0
-    assert content.shape == (12, model.width)
-    with tape() as outer, tape():
-        model(x)
-    assert not outer
-    assert torch.equal(with_tape, model(x))
+@pytest.fixture(params=KEY_VALUE)
+def neck(request):
+    return request.param
+
+
+@pytest.mark.parametrize("name", [*KEY_VALUE, *HETEROGENEOUS])
+def test_read_is_pure(bench, name):
+    """No state, attribute or record changes, in training, in evaluation, with a tape or in a copy."""
+    model, x = filled(bench, name), bench.batch().x
+    for training in (True, False):
+        model.eval()
+        model.neck.train(training)
+        before, known = states(model), {part: set(vars(module)) for part, module in model.named_modules()}
+        torch.manual_seed(0)
+        first = model(x)
+        torch.manual_seed(0)
+        with tape() as outer, tape() as side:
+            assert torch.equal(first, model(x))
+        assert not outer
+        assert_same(model, before)
+        if not training:
+            rng = torch.get_rng_state()
+            assert torch.equal(model(x), first)
+            assert torch.equal(rng, torch.get_rng_state())
+        assert {part: set(vars(module)) for part, module in model.named_modules()} == known
+    recorded = [key for key in ("memory/weights", "heterogeneous/real", "heterogeneous/across") if side[key]]
+    assert recorded
+    for key in recorded:
+        for each in (side[key][0], *side[f"{key}/mass"]):
+            torch.testing.assert_close(each.sum(-1), torch.ones(each.shape[:-1]))
+            assert float(each.min()) >= 0
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for tensor in (*other.parameters(), *other.buffers()):
+            tensor.zero_()
+    assert torch.equal(model(x), first)
+
+
+@pytest.mark.parametrize("name", [*KEY_VALUE, *HETEROGENEOUS])
+def test_reads_are_independent_of_the_batch(bench, name):
+    """Unless a heterogeneous memory attends to the batch."""
+    model, x = filled(bench, name).eval(), bench.batch().x
+    for context in ("support", "self") if name in HETEROGENEOUS else ("",):
+        model.neck.context = context
+        with torch.no_grad():
+            together = model(x)
+            alone = torch.cat([model(inputs.take(x, [i])) for i in range(inputs.size(x))])
+        torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+    if name in HETEROGENEOUS:
+        model.neck.context = "batch"
+        assert torch.allclose(model(x), together, atol=1e-4) == (not model.neck.across)
+
+
+@pytest.mark.parametrize("name", [*KEY_VALUE, *HETEROGENEOUS])
+def test_gradient_reaches_every_parameter(bench, name):
+    model, batch = filled(bench, name), bench.batch()
+    torch.nn.functional.cross_entropy(model(batch.x), batch.y).backward()
+    learned = [named for part in parts(model) for named in part.named_parameters()]
+    assert len(learned) >= 3
+    for key, parameter in learned:
+        assert parameter.grad is not None, key
+        assert bool(parameter.grad.any()), key
 
 
 def test_zero_share_and_zero_gate_equal_the_plain_backbone(bench, neck):
@@ -103,16 +135,6 @@ def test_zero_share_and_zero_gate_equal_the_plain_backbone(bench, neck):
     assert torch.equal(model.features(x), plain.features(x))  # the gate starts at zero
     assert not torch.equal(opened(model).features(x), plain.features(x))
     assert not torch.equal(bench.model(neck, fusion="interpolate").eval().features(x), plain.features(x))
-
-
-def test_gradient_reaches_every_parameter(bench, neck):
-    model, batch = opened(bench.model(neck)), bench.batch()
-    torch.nn.functional.cross_entropy(model(batch.x), batch.y).backward()
-    result = [named for part in parts(model) for named in part.named_parameters()]
-    assert len(result) >= 3
-    for name, parameter in result:
-        assert parameter.grad is not None, name
-        assert bool(parameter.grad.any()), name
 
 
 def test_memory_is_trained_unless_frozen(bench, neck):
@@ -127,15 +149,6 @@ def test_memory_is_trained_unless_frozen(bench, neck):
                 assert_same(part.memory, then)
             else:
                 assert all(not torch.equal(p, then[name]) for name, p in part.named_parameters())
-
-
-def test_copy_is_independent(bench, neck):
-    model, x = bench.model(neck).eval(), bench.batch().x
-    before, other = model(x), copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.zero_()
-    assert torch.equal(model(x), before)
 
 
 def test_saved_and_loaded_memory_is_equal(neck, tmp_path):

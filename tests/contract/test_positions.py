@@ -1,7 +1,5 @@
 """Contract of methods and necks that support tasks at text positions, and errors of the others."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 

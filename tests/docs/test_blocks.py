@@ -1,7 +1,5 @@
 """Documents are executed: Python blocks and commands run; options, links, variables and table rows are checked."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

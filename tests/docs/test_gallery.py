@@ -1,7 +1,5 @@
 """Examples of the gallery: every script runs and draws, and its page and notebook have the cells of the script."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

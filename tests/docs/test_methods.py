@@ -1,7 +1,5 @@
 """Tables of methods are generated, descriptions of methods name real settings, and a new method needs no document."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

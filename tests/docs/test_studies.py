@@ -1,11 +1,18 @@
-"""Generated tables of docs/studies and docs/benchmarks.md equal what the records in results/ give."""
+"""Numbers of the documents equal the records in results/ and the constants of the code."""
 
 import json
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from holdfast.auditing.audit import SAMPLE
+from holdfast.auditing.near import BANDS, BITS, CORRELATION, LONGEST, ROWS, WIDTH
+from holdfast.auditing.shift import MAX_ROWS, MIN_ROWS
+from holdfast.data.load import load_data
 from studies import mil
+from studies.audit import CHARACTERS, DOMAINS, write_texts
 from studies.build import DOCS, TABLES, block, blocks
 from studies.tables import RESULTS
 
@@ -55,3 +62,43 @@ def test_overlap_of_corpora_and_data_sets_is_what_was_counted():
     assert f"the {inside['acl-arc']['test']} of ACL-ARC that also train, {inside['imdb']['test']} of IMDB's" in text
     assert f"{inside['ncbi-disease']['test']} sentences of NCBI-disease" in text
     assert not any(inside[name]["test"] for name in ("chemprot", "scierc", "ag-news", "conll2003"))
+
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = " ".join((ROOT / "docs/audit.md").read_text().split())
+
+
+def test_constants_on_the_page_are_those_of_the_code():
+    assert f"sequences of {WIDTH} characters" in TEXT
+    missed = [(1 - s**ROWS) ** BANDS for s in (0.8, 0.7)]
+    assert f"{BANDS} bands of {ROWS} rows, which misses {round(10000 * missed[0])} in 10,000" in TEXT
+    assert f"{round(1000 * missed[1])} in 1,000" in TEXT
+    assert f"first {LONGEST:,} characters" in TEXT
+    assert f"within {BITS} of 64 bits" in TEXT
+    assert f"at least {CORRELATION}" in TEXT
+    assert f"at most {SAMPLE:,} rows per domain ({10 * SAMPLE:,} in total), distances at most {MAX_ROWS:,}" in TEXT
+    assert f"fewer than {MIN_ROWS} distinct rows" in TEXT
+
+
+def test_speed_is_measured_on_texts_with_all_domains_and_labels(tmp_path):
+    write_texts(tmp_path / "texts.csv", 40)
+    dataset = load_data(tmp_path / "texts.csv")
+    assert (len(dataset), len(dataset.domains), len(dataset.classes)) == (40, DOMAINS, 2)
+    assert {len(text) for text in dataset.raw.take(np.arange(40))} == {CHARACTERS}
+
+
+SECTIONS = {"kills": "kills", "faults": "cases", "inputs": "inputs"}  # section -> count in its record
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_figures_are_those_of_the_record(section):
+    record = json.loads((ROOT / "results" / "soak" / f"{section}.json").read_text(encoding="utf-8"))
+    text = " ".join((ROOT / "docs" / "security.md").read_text(encoding="utf-8").split())
+    count, failures = record[SECTIONS[section]], len(record["failures"])
+    assert f"{count:,} {section} in {record['seconds']:,.0f} seconds, {failures} failures" in text
+
+
+def test_kills_reach_every_command_that_writes():
+    record = json.loads((ROOT / "results" / "soak" / "kills.json").read_text(encoding="utf-8"))
+    assert {"fit", "compare", "adapt", "rollback", "export", "watch"} <= record["commands"].keys()
+    assert all(each["kills"] >= 20 for each in record["commands"].values())

@@ -1,7 +1,5 @@
 """The tables of docs/theory.md match the stored results of the study, and the study reproduces them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

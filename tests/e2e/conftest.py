@@ -1,16 +1,11 @@
 """Fixtures that call the command line on small files."""
 
-from __future__ import annotations
-
-import json
 import random
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from holdfast.cli import main
+from tests.calls import run_cli
 
 GOOD = ("lovely", "great", "superb", "fine", "brilliant")
 BAD = ("awful", "poor", "dreadful", "broken", "dull")
@@ -19,29 +14,10 @@ QUICK = ["--encoder", "bilstm", "--set", "encoder.hidden=8", "--set", "encoder.e
          "--lr", "0.02"]  # fmt: skip
 
 
-@dataclass
-class Result:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        return json.loads(self.out)
-
-
 @pytest.fixture
-def holdfast(monkeypatch, capsys, tmp_path):
+def holdfast(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-
-    def call(*words) -> Result:
-        monkeypatch.setattr(sys, "argv", ["holdfast", *map(str, words)])
-        with pytest.raises(SystemExit) as exit:
-            main()
-        printed = capsys.readouterr()
-        return Result(exit.value.code, printed.out, printed.err)
-
-    return call
+    return run_cli
 
 
 def write_reviews(path: Path, *, size: int = 40, header: str = "text,label,domain") -> Path:

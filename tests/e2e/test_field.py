@@ -1,7 +1,5 @@
 """Field trials on the data of scikit-learn: the default command ends in time, names a choice and trains the network."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

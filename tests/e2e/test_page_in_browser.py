@@ -1,7 +1,5 @@
 """HTML reports in a browser: no network access, charts, sorting, filters, colours, narrow screens."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shutil

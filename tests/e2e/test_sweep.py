@@ -91,9 +91,3 @@ def test_bad_config_raises(holdfast, arrays, tmp_path, verb, text, message):
     assert ran.code == 2
     assert message in ran.err
     assert len(ran.err.strip().splitlines()) == 1
-
-
-def test_help_has_examples(holdfast):
-    ran = holdfast("sweep", "--help")
-    assert ran.code == 0
-    assert "holdfast sweep reviews.csv" in ran.out

@@ -1,14 +1,12 @@
 """Tagging, question answering and pretraining from files to files."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
 
 import pytest
 
-from tests.annotated import tagged_sentences, write_conll, write_corpus, write_names, write_questions
+from tests.annotated import tagged_sentences, write_conll, write_corpus, write_names
 from tests.tiny import WORDS, tiny_bert
 
 FEW = ["--batch", "8", "--lr", "0.003", "--set", "encoder.length=24", "--set", "every=10"]
@@ -38,31 +36,9 @@ def test_tag_from_files(holdfast, tmp_path, bert):
         assert list(csv.DictReader(file)) == [{"id": "q", "tokens": "the bad phone", "tags": "O O B-THING"}]
 
 
-def test_span_from_files(holdfast, tmp_path, bert):
-    write_questions(tmp_path / "asked.jsonl", 10)
-    short = ("--set", "task.stride=4", "--set", "task.answer=2", "--set", "encoder.dropout=0")
-    words = ("--task", "span", "--encoder", bert, "--steps", 10, "--out", "m", "--json", *short, *FEW)
-    ran = holdfast("fit", "asked.jsonl", *words)
-    assert ran.code == 0, ran.out
-    assert ran.json["record"]["spec"]["task_args"] == {"stride": 4, "answer": 2}
-    assert set(ran.json["record"]["stages"][-1]["valid"]["home"]) == {"answer_f1", "exact_match", "nll"}
-    assert holdfast("predict", "m", "asked.jsonl", "--out", "said.jsonl").code == 0
-    rows = [json.loads(line) for line in (tmp_path / "asked.jsonl").read_text().splitlines()]
-    result = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
-    for row, pattern in zip(rows, result, strict=True):
-        assert pattern["id"] == row["id"]
-        assert pattern["answer"]
-        assert pattern["answer"] in row["context"]
-        assert len(pattern["answer"].split()) <= 2
-        assert 0 <= pattern["score"] <= 1
-
-
-@pytest.mark.parametrize("encoder", ["hf:bert", "gmap"])
-def test_predict_masked_words(holdfast, tmp_path, encoder):
+def test_predict_masked_words(holdfast, tmp_path, bert):
     write_corpus(tmp_path / "texts.txt", 60)
-    tiny_bert(tmp_path / "bert")
-    models = ["--set", "encoder.domain=./bert", "--set", "encoder.general=./bert"] if encoder == "gmap" else []
-    words = ("--task", "masked", "--encoder", encoder, "--steps", 40, "--out", "m", *models, *FEW)
+    words = ("--task", "masked", "--encoder", bert, "--steps", 40, "--out", "m", *FEW)
     assert holdfast("fit", "texts.txt", *words).code == 0
     (tmp_path / "new.csv").write_text("id,text\na,the [MASK] was very [MASK]\nb,the food was\nc,a [MASK] was not bad\n")
     assert "texts: 3" in holdfast("predict", "m", "new.csv", "--out", "said.jsonl").err

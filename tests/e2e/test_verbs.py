@@ -1,14 +1,18 @@
 """Every command, with text and JSON output."""
 
 import csv
+import html
 import json
+import re
+import shlex
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from holdfast import catalog
+from tests.calls import run_cli
 from tests.e2e.conftest import QUICK, write_reviews
-from tests.property.calls import run_cli
 from tests.unit.report.fake_records import record
 
 CELL = {"method", "target", "metric", "mean", "stderr", "n"}
@@ -76,8 +80,6 @@ def test_compare_recommends_and_trains_a_model(holdfast, reviews, quick, tmp_pat
 @pytest.mark.parametrize(
     "extra",
     [
-        ["--plan", "single-source", "--select", "last"],
-        ["--plan", "in-domain"],
         ["--plan", "cross-dataset", "--set", "plan.targets=films,shoes", "--select", "oracle"],
         ["--select", "leave-one-domain-out"],
         ["--plan", "stream", "--select", "current-domain", "--set", "patience=1"],
@@ -222,13 +224,6 @@ def test_analyses_are_in_records_and_report(holdfast, reviews, quick, tmp_path):
     assert "'a-distance'" in wrong.json["error"]
 
 
-def test_methods_that_cannot_run_are_rejected_with_a_reason(holdfast, reviews, quick):
-    ran = holdfast(*comparison(reviews, "--plan=stream", "--json", *quick, methods="erm,dann", steps=2))
-    assert ran.code == 2
-    assert "dann" in ran.json["error"]
-    assert "2 training domains" in ran.json["error"]
-
-
 @pytest.mark.slow
 def test_all_methods_skips_those_that_equal_erm_on_a_frozen_encoder(holdfast, reviews, tmp_path):
     from tests.tiny import tiny_bert
@@ -257,22 +252,72 @@ def test_checkpoint_of_another_spec_is_not_resumed(holdfast, reviews, quick, tmp
     assert weights[0] == weights[1]
 
 
-@pytest.mark.minilm
-def test_minilm_frozen_is_the_default_for_text(holdfast, reviews):
-    options = ["--no-combinations", "--no-model", "--set", "plan.targets=films", "--json"]
-    ran = holdfast(*comparison(reviews, *options, steps=50))
-    assert ran.code == 0, ran.out
-    spec = ran.json["records"][0]["spec"]
-    assert (spec["encoder"], spec["tune"]) == ("minilm", "frozen")
-    average = next(c for c in ran.json["table"] if c["target"] == "average")
-    assert average["mean"] > 0.9
-
-
 @pytest.mark.parametrize(
-    "command", ["demo", "compare", "fit", "adapt", "rollback", "predict", "list", "report", "bench"]
+    "command", ["demo", "compare", "fit", "adapt", "rollback", "predict", "list", "report", "sweep", "bench"]
 )
 def test_help_contains_an_example(holdfast, command):
     ran = holdfast(command, "--help")
     assert ran.code == 0
     assert f"holdfast {command}" in ran.out
     assert "--json" in ran.out
+
+
+def test_command_of_a_report_repeats_its_runs(holdfast, reviews, quick, tmp_path):
+    first = holdfast(
+        "compare", reviews, "--methods", "erm", "--seeds", "7,", "--steps", 2, *quick, "--no-model", "--json",
+        "--no-baselines", "--set", "plan.targets=books", "--set", "neck=projection", "--examples", 12,
+        "--out", tmp_path / "first",
+    )  # fmt: skip
+    assert first.code == 0, first.err
+    page = Path(first.json["report"]).read_text(encoding="utf-8")
+    (command,) = re.findall(r"<code>(.+?)</code>", page)
+    words = shlex.split(html.unescape(command))
+    assert words[:3] == ["holdfast", "compare", str(reviews)]
+    again = holdfast(*words[1:], "--no-model", "--json", "--out", tmp_path / "again")
+    assert again.code == 0, again.err
+    assert [r["id"] for r in again.json["records"]] == [r["id"] for r in first.json["records"]]
+    assert again.json["table"] == first.json["table"]
+
+
+NEW_DOMAIN = "hats"
+
+
+def write_new(path, *, flipped=False, label="pos"):
+    lines = ["text,label"]
+    for i in range(40):
+        good = (i % 2 == 0) != flipped
+        lines.append(f"{'superb fine' if i % 2 == 0 else 'awful poor'} hat{i},{label if good else 'neg'}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_adapt_limits_forgetting_and_rolls_back(holdfast, reviews, quick, tmp_path):
+    assert holdfast("fit", reviews, "--steps", 150, "--out", "model", *quick).code == 0
+    write_new(tmp_path / "hats.csv")
+    words = ["adapt", "model", "hats.csv", "--steps", 10, "--method", "replay"]
+    without = holdfast(*words)
+    assert without.code == 2
+    assert "--earlier FILE" in without.err
+    done = holdfast(*words, "--earlier", reviews, "--json")
+    assert done.code == 0, done.err
+    assert (done.json["version"], done.json["domain"]) == (2, NEW_DOMAIN)
+    assert set(done.json["forgetting"]) == {"books", "films", "phones", "shoes"}
+    flipped = write_new(tmp_path / "flipped.csv", flipped=True)
+    hard = ["adapt", "model", flipped, "--earlier", reviews, "--earlier", "hats.csv"]
+    hard += ["--method", "erm", "--steps", 60, "--lr", 0.05]
+    rejected = holdfast(*hard)
+    assert rejected.code == 3
+    assert "--max-forgetting 5" in rejected.err
+    assert "forgot" in rejected.out
+    assert holdfast(*hard, "--force", "--json").json["version"] == 3
+    listed = holdfast("rollback", "model")
+    assert [line[:1] for line in listed.out.splitlines()] == ["1", "2", "3"]
+    assert "3 (" in listed.out
+    assert "forced" in listed.out
+    assert holdfast("rollback", "model", 1).code == 0
+    assert holdfast("rollback", "model", "--json").json["current"] == 1
+    assert holdfast("rollback", "model", 8).code == 2
+    assert "nowhere is not a model folder" in holdfast("rollback", "nowhere").err
+    overwritten = holdfast("fit", reviews, "--steps", 2, "--out", "model", *quick)
+    assert overwritten.code == 2
+    assert "several versions" in overwritten.err

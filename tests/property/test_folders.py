@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.property.calls import check_outcome, files, run_cli, write_table
-from tests.property.strategies import changed
-from tests.property.user_tables import good_rows
+from tests.calls import check_outcome, files, run_cli, write_table
+from tests.generators.mutate import mutate, mutate_json
+from tests.generators.user_tables import numbers
 
 QUICK = {"predict": 5, "rollback": 8, "back": 8, "serve": 5, "export": 2, "report": 5}
 LONG = {"predict": 400, "rollback": 400, "back": 400, "serve": 400, "export": 60, "report": 400}
@@ -33,32 +33,24 @@ ERM = ["--methods", "erm", "--seeds", "1"]
 MLP = [*SMALL, "--encoder", "mlp", "--set", "encoder.hidden=[2]"]
 
 
-def numbers(*domains):
-    table = good_rows(*domains)
-    size = len(table.pop("text"))
-    return {"x1": [i % 5 for i in range(size)], "x2": [i % 3 / 2 for i in range(size)], **table}
-
-
 @st.composite
 def damaged(draw, original):
     """Draw a file name and its new content; None if the file is removed."""
     name = draw(st.sampled_from(sorted(original)))
-    content = original[name]
+    content, rng = original[name], draw(st.randoms(use_true_random=False))
     if name.endswith(".json") and draw(st.integers(0, 3)):
         document = {key: value for key, value in json.loads(content).items() if key != "checksum"}
-        return name, json.dumps(draw(changed(document))).encode()
-    at = draw(st.integers(0, len(content) - 1))
-    other = bytes([content[at] ^ 1 << draw(st.integers(0, 7))])
-    kinds = [None, b"", content[:at], content[:at] + other + content[at + 1 :], b"\xff" * 40, b"[" * 100_000]
-    return name, draw(st.sampled_from(kinds))
+        return name, mutate_json([document], rng)
+    changed = mutate([content], rng)
+    return name, draw(st.sampled_from([None, b"", changed, changed, b"\xff" * 40, b"[" * 100_000]))
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
     """A model with two versions and the records of a comparison."""
     folder = tmp_path_factory.mktemp("original")
-    write_table(folder / "good.csv", numbers("a", "b", "c"))
-    write_table(folder / "new.csv", numbers("new"))
+    write_table(folder / "good.csv", numbers("a", "b", "c", size=6))
+    write_table(folder / "new.csv", numbers("new", size=6))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for words in (

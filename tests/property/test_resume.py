@@ -14,27 +14,12 @@ from holdfast.run.settings import make_spec
 from holdfast.run.train import record_path, train
 from holdfast.run.workspace import Workspace
 from holdfast.train.work import launch
+from tests.interrupted import Killed, killer
 
 DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)
 GRAPHS = world("graph", "size", domains=3, size=12, classes=2, seed=0)
 STEPS = 12
 SMALL = {"slots": 4, "real": 6, "support": 8, "key_width": 4}
-
-
-class Killed(Exception):
-    pass
-
-
-def killer(at):
-    count = 0
-
-    def tick(metrics):
-        nonlocal count
-        count += 1
-        if count == at:
-            raise Killed
-
-    return tick
 
 
 def _neck_settings(method):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.property.calls import check_outcome, files, run_cli, write_table
-from tests.property.user_tables import faulty_table, good_rows
+from tests.calls import check_outcome, files, run_cli, write_table
+from tests.generators.user_tables import faulty_table, good_rows, numbers
 from tests.tiny import tiny_bert
 
 QUICK = {
@@ -23,8 +23,7 @@ MLP = [*SMALL, "--encoder", "mlp", "--set", "encoder.hidden=[2]"]
 TABLE = good_rows("a", "b", "c")
 AMAZON = good_rows("books", "dvd", "electronics", "kitchen", labels=("positive", "negative"))
 AMAZON["split"] = ["train", "train", "train", "train", "dev", "dev"] * 4
-VECTORS = {"x1": [i % 5 for i in range(18)], "x2": [i % 3 / 2 for i in range(18)], **TABLE}
-del VECTORS["text"]
+VECTORS = numbers("a", "b", "c", size=6)
 TABLES = {"adapt": good_rows("new"), "reproduce": AMAZON, "predict vectors": VECTORS}
 WORDS = {
     "audit": (["audit", "DATA", "--out", "audit.html"], ["audit.html"]),

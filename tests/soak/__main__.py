@@ -1,7 +1,5 @@
 """Long-running robustness test: python -m tests.soak [inputs | kills | faults] --count N --workers N --out DIR."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Inject faults of the file system into every write: the previous artefact stays intact or the new one is complete."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json
@@ -43,9 +41,10 @@ from holdfast.record import read as read_record
 from holdfast.report.page import write_report
 from holdfast.stats.summary import summarise
 from tests.annotated import write_corpus
-from tests.property.calls import write_table
+from tests.calls import write_table
+from tests.generators.user_tables import numbers
 from tests.soak.faulty import CHANGES, ENDLESS, FaultyFiles, run_forked, wait
-from tests.soak.kills import MLP, call, table
+from tests.soak.kills import MLP, call
 from tests.tiny import tiny_masked
 
 REJECTED = 42  # exit code of a forked process after an error in one sentence
@@ -104,8 +103,8 @@ class Setting:
     """Models, records and tables that the artefacts are made of."""
 
     def __init__(self, folder: Path) -> None:
-        write_table(folder / "data.csv", table("a", "b"))
-        write_table(folder / "new.csv", table("new", size=4))
+        write_table(folder / "data.csv", numbers("a", "b"))
+        write_table(folder / "new.csv", numbers("new", size=4))
         os.chdir(folder)
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             for words in (
@@ -182,7 +181,6 @@ def artefacts(setting: Setting) -> dict[str, tuple[Artefact, Callable[[Path], ob
 
     def images(folder: Path) -> list[Any]:
         decoded = decoded_images(setting.images, 8, folder)
-        assert decoded is not None
         return decoded.flatten().tolist()
 
     def lock(folder: Path) -> None:

@@ -1,7 +1,5 @@
 """The faulty file layer: compile it, load it into a process, and choose which operations fail, in forked processes."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

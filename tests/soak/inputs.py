@@ -1,7 +1,5 @@
 """Generated inputs: every reader and endpoint returns a result or raises BadInput, never another exception."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -39,11 +37,10 @@ from holdfast.serve.app import make_app
 from holdfast.serve.requests import Limits
 from holdfast.serve.service import Service
 from holdfast.stats.table import tabulate
-from tests.property.bodies import bodies, small_model
-from tests.property.strategies import tables
-from tests.property.user_tables import faulty_table, good_rows
-from tests.soak import samples
-from tests.soak.mutate import mutate, mutate_json
+from tests.generators import samples
+from tests.generators.bodies import bodies, small_model
+from tests.generators.mutate import mutate, mutate_json
+from tests.generators.user_tables import SUFFIXES, faulty_table, good_rows
 
 BLOCK = 15_000  # inputs per process
 DRAWN = 100  # inputs per call of hypothesis
@@ -203,17 +200,16 @@ class _InputError(Exception):
 def sources(folder: Path, kinds: Collection[str]) -> dict[str, Source]:
     """Return the sources of these kinds; files are written below a folder."""
     files = samples.table_samples()
-    strategy = tables().map(lambda drawn: drawn[1])
-    faulty = {
-        end: faulty_table(good_rows("a", "b")).filter(lambda d, e=end: d[0] == e).map(lambda d: d[1]) for end in files
-    }
+    tables = faulty_table(good_rows("a", "b"))
+    strategy = tables.map(lambda drawn: drawn[1])
+    faulty = {end: tables.filter(lambda d, e=end: d[0] == e).map(lambda d: d[1]) for end in SUFFIXES}
     every: dict[str, Source] = {}
 
     def reader(kind: str, name: str, contents: list[bytes], strategy: Any = None, **options: Any) -> None:
         every[kind] = Source(contents, _one_by_one(partial(_read, folder / name, **options)), strategy)
 
-    for kind in ("csv", "tsv", "jsonl", "parquet"):
-        reader(kind, f"data.{kind}", files[f".{kind}"], faulty[f".{kind}"])
+    for suffix, drawn in faulty.items():
+        reader(suffix[1:], f"data{suffix}", files[suffix], drawn)
     reader("npz", "data.npz", files[".npz"], strategy)
     reader("zip graphs", "data.zip", files[".zip"], strategy)
     reader("SMILES", "molecules.csv", samples.smiles_samples())

@@ -1,7 +1,5 @@
 """Kill commands during their writes and repeat them: the results equal those of an uninterrupted run."""
 
-from __future__ import annotations
-
 import gc
 import io
 import json
@@ -24,7 +22,8 @@ import torch
 from holdfast.cli import main
 from holdfast.core.checkpoint import load_tensors, state_digest
 from holdfast.models.saved import load_model
-from tests.property.calls import write_table
+from tests.calls import write_table
+from tests.generators.user_tables import numbers
 from tests.soak.faulty import CHANGES, Ended, FaultyFiles, run_forked, wait
 
 SAVE_SECONDS = "0.2"
@@ -65,13 +64,6 @@ SCENARIOS = {
     "export": Scenario(["export", "model", "program.pt2", "--format", "torch"], 8, "model"),
     "watch": Scenario(["watch", "model", "data.csv", "--rows", "24", "--state", "history"], 5, "model"),
 }  # fmt: skip
-
-
-def table(*domains: str, size: int = 16) -> dict[str, list[Any]]:
-    """Return two numeric features, of which the first predicts the label."""
-    rng = random.Random(",".join(domains))
-    rows = [(rng.gauss(i % 2, 1), rng.gauss(0, 1), ("bad", "good")[i % 2], d) for d in domains for i in range(size)]
-    return dict(zip(("x1", "x2", "label", "domain"), map(list, zip(*rows, strict=True)), strict=True))
 
 
 def call(words: list[str]) -> int:
@@ -214,8 +206,8 @@ class Killer:
 
 def prepare(folder: Path) -> Path:
     """Write data, a model, and a model with two versions."""
-    write_table(folder / "data.csv", table("a", "b", "c"))
-    write_table(folder / "new.csv", table("new"))
+    write_table(folder / "data.csv", numbers("a", "b", "c"))
+    write_table(folder / "new.csv", numbers("new"))
     os.chdir(folder)
     for words in (
         ["fit", "data.csv", "--out", "model", "--steps", "20", *MLP],

@@ -1,7 +1,5 @@
 """Run records: round trip, checks and packing."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -27,15 +25,6 @@ def test_analyses_are_written_on_one_line():
     many = replace(plain, analysis={"projection": {"grid": [[0] * 100] * 100}})
     assert many.text().count("\n") == plain.text().count("\n") + 1
     assert many.text().startswith('{\n "analysis": {"projection"')
-
-
-def test_records_without_analyses_can_be_read(tmp_path):
-    written = record("erm", 0, {"t": 0.5})
-    path = tmp_path / "old.json"
-    fields = json.loads(written.text())
-    fields.pop("analysis", None)
-    path.write_text(json.dumps(fields))
-    assert read(path).analysis == {}
 
 
 def test_engagement_is_optional(tmp_path):

@@ -1,7 +1,5 @@
 """Benchmark results: targets, failures and progress callbacks."""
 
-from __future__ import annotations
-
 import json
 import time
 

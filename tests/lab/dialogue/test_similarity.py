@@ -1,7 +1,5 @@
 """Similarity of texts by word vectors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Small stand-ins for the image data sets of the GMoE tables."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Helpers for tests of published tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

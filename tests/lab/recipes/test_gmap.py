@@ -1,7 +1,5 @@
 """Settings of the G-MAP tables, specs of their rows, and runs of every baseline and control on small files."""
 
-from __future__ import annotations
-
 import pytest
 
 from holdfast.core.errors import BadInput

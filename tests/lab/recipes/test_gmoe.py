@@ -1,7 +1,5 @@
 """Settings of the GMoE tables, specs of their rows, and a run of rows with a ResNet."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Settings of the HMA tables, and specs of their rows on small files."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

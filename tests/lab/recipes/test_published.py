@@ -1,7 +1,5 @@
 """All published tables: files and catalog agree, and the printed numbers are complete and consistent."""
 
-from __future__ import annotations
-
 import math
 import tomllib
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """Methods, encoders and data sets of user code and of installed plug-ins."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -11,17 +11,11 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.cli import doctor, main
+from holdfast.cli import doctor
 from holdfast.core import environment
+from tests.calls import run_cli
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
-
-
-def run(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["holdfast", *words])
-    with pytest.raises(SystemExit) as exit:
-        main()
-    return exit.value.code, capsys.readouterr().out
 
 
 def test_the_version_is_stated_in_one_place():
@@ -31,12 +25,12 @@ def test_the_version_is_stated_in_one_place():
     assert re.fullmatch(r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?", environment.VERSION)
 
 
-def test_version_option_lists_torch_and_installed_extras(monkeypatch, capsys):
+def test_version_option_lists_torch_and_installed_extras(monkeypatch):
     lines = ["torch>=2", "pytest>=8; extra == 'graph'", "ruff; extra == 'dev'"]
     monkeypatch.setattr(environment, "requires", lambda name: lines)
-    code, out = run(monkeypatch, capsys, "--version")
-    lines = dict(line.split() for line in out.splitlines())
-    assert code == 0
+    ran = run_cli("--version")
+    lines = dict(line.split() for line in ran.out.splitlines())
+    assert ran.code == 0
     assert lines["holdfast"] == environment.VERSION
     assert lines["torch"] == environment.installed_version("torch")
     assert lines["pytest"] == pytest.__version__
@@ -52,19 +46,19 @@ def test_versions_work_without_an_installed_package(monkeypatch):
     assert set(environment.versions()) == {"holdfast", "python", "torch", "transformers"}
 
 
-def test_doctor_prints_checks_and_json(monkeypatch, capsys):
+def test_doctor_prints_checks_and_json(monkeypatch):
     checks = [doctor.Check("Python", "ok", "3.11"), doctor.Check("GPU", "note", "none", "buy one")]
     monkeypatch.setattr(doctor, "run_checks", lambda: iter(checks))
-    code, out = run(monkeypatch, capsys, "doctor")
-    assert code == 0
-    assert "buy one" in out
-    code, out = run(monkeypatch, capsys, "doctor", "--json")
-    assert '"ok": true' in out
-    assert '"fix": "buy one"' in out
+    ran = run_cli("doctor")
+    assert ran.code == 0
+    assert "buy one" in ran.out
+    ran = run_cli("doctor", "--json")
+    assert '"ok": true' in ran.out
+    assert '"fix": "buy one"' in ran.out
     checks.append(doctor.Check("cache", "problem", "full", "free some space"))
-    code, out = run(monkeypatch, capsys, "doctor", "--json")
-    assert code == 1
-    assert '"ok": false' in out
+    ran = run_cli("doctor", "--json")
+    assert ran.code == 1
+    assert '"ok": false' in ran.out
 
 
 def test_all_checks_run_here(monkeypatch, tmp_path):

@@ -1,7 +1,5 @@
 """Published and measured tables in a terminal of 80 columns."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

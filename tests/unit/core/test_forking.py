@@ -1,7 +1,5 @@
 """The process that forks workers: requests and answers, workers that die, a process that is gone or shared."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

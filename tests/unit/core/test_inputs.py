@@ -1,4 +1,4 @@
-"""Tensors, tokens and graphs as inputs, their stores, and batches grouped by domain."""
+"""Tensors, tokens, graphs and ragged rows as inputs, their stores, and batches grouped by domain."""
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
 from holdfast.core.inputs import Graphs, Tokens, top_fraction
+from holdfast.core.ragged import NONE, Ragged, cat_padded, strip_padding
 from holdfast.core.store import GraphStore, TensorStore, TokenStore, join
 
 
@@ -67,11 +68,6 @@ def test_join_concatenates_stores():
     assert len(join([GraphStore.build([graph(2, 0)]), GraphStore.build([graph(3, 1)])])) == 2
 
 
-def test_other_types_are_type_errors():
-    with pytest.raises(TypeError, match="not list"):
-        inputs.size([1, 2])
-
-
 @pytest.fixture
 def batch():
     return DomainBatch(torch.arange(6.0)[:, None], torch.arange(6), (4, 2, 7), (1, 2, 3))
@@ -87,13 +83,6 @@ def test_hold_out_separates_one_domain(batch):
     rest, target = batch.hold_out(1)
     assert (rest.domains, rest.y.tolist()) == ((4, 7), [0, 3, 4, 5])
     assert (target.domains, target.y.tolist()) == ((2,), [1, 2])
-
-
-def test_a_batch_of_texts_splits_too():
-    batch = DomainBatch(tokens(2, 3, 1), torch.arange(3), (0, 1), (2, 1))
-    rest, target = batch.hold_out(0)
-    assert isinstance(rest.x, Tokens)
-    assert (inputs.size(rest.x), inputs.size(target.x)) == (1, 2)
 
 
 def test_inconsistent_sizes_are_errors():
@@ -122,3 +111,45 @@ def test_texts_on_a_gpu_are_padded_to_few_lengths():
         assert torch.equal(padded.types[:, :n], plain.types)
         assert int(padded.mask.sum()) == n
         assert not padded.ids[:, n:].any()
+
+
+ROWS = st.lists(st.lists(st.integers(0, 99), max_size=5), min_size=1, max_size=6)
+
+
+@given(rows=ROWS, data=st.data())
+def test_take_returns_rows_in_the_requested_order(rows, data):
+    order = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=8))
+    taken = Ragged.build(rows).take(torch.tensor(order))
+    width = max(len(rows[i]) for i in order)
+    assert taken.tolist() == [rows[i] + [NONE] * (width - len(rows[i])) for i in order]
+    for row, i in zip(taken, order, strict=True):
+        if rows[i]:
+            assert strip_padding(row[None])[0].tolist() == rows[i]
+
+
+@given(first=ROWS, second=ROWS)
+def test_join_has_the_rows_of_both(first, second):
+    both = Ragged.join([Ragged.build(first), Ragged.build(second)])
+    at = torch.arange(len(first) + len(second))
+    assert torch.equal(both.take(at), Ragged.build(first + second).take(at))
+
+
+def test_targets_are_padded_to_the_widest():
+    assert cat_padded([torch.tensor([1, 2]), torch.tensor([3])]).tolist() == [1, 2, 3]
+    wide = cat_padded([torch.tensor([[1, 2, 3]]), torch.tensor([[4], [5]])])
+    assert wide.tolist() == [[1, 2, 3], [4, NONE, NONE], [5, NONE, NONE]]
+
+
+def test_positions_stay_with_their_tokens():
+    stores = [TokenStore.build([[7, 8, 9], [7]], pad=0, at=[[2, 0], [0]]), TokenStore.build([[5, 6]], pad=0, at=[[1]])]
+    x = join(stores).take(torch.tensor([2, 0, 1]))
+    assert isinstance(x, Tokens)
+    assert x.at.tolist() == [[1, NONE], [2, 0], [0, NONE]]
+    taken = inputs.take(x, [0, 2])
+    assert taken.at.tolist() == [[1, NONE], [0, NONE]]
+    ids = torch.ones(1, 2, dtype=torch.long)
+    long = Tokens(ids, ids.bool(), None, torch.tensor([[1, 1, 0]]))
+    assert inputs.cat([taken, long]).at.tolist() == [[1, NONE, NONE], [0, NONE, NONE], [1, 1, 0]]
+    narrow = DomainBatch(taken, torch.tensor([[3], [4]]), (0,), (2,))
+    wide = DomainBatch(long, torch.tensor([[5, 6, 7]]), (1,), (1,))
+    assert [group.y.shape for group in DomainBatch.cat([narrow, wide]).by_domain()] == [(2, 3), (1, 3)]

@@ -1,7 +1,5 @@
 """Weights in packages: found without an import, checked by their hash, unpacked once, and named in every error."""
 
-from __future__ import annotations
-
 import hashlib
 import zipfile
 

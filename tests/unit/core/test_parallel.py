@@ -1,4 +1,4 @@
-"""Process groups: collectives, averaged gradients and random streams."""
+"""Process groups: ranks, collectives, averaged gradients and random streams."""
 
 import os
 
@@ -109,3 +109,23 @@ def test_collectives_on_gpus_use_nccl(tmp_path, monkeypatch):
         assert dist.get_backend_config() == "cpu:gloo,cuda:nccl"
     finally:
         dist.destroy_process_group()
+
+
+FOUR = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+FOUR |= {"MASTER_ADDR": "a", "MASTER_PORT": "1"}
+
+
+def values():
+    names = (processes.world_size, processes.rank, processes.local_world_size, processes.local_rank, processes.is_first)
+    return tuple(function() for function in names)
+
+
+def test_the_environment_of_a_launcher_decides(monkeypatch):
+    for name in FOUR:
+        monkeypatch.delenv(name, raising=False)
+    assert values() == (1, 0, 1, 0, True)
+    for name, value in FOUR.items():
+        monkeypatch.setenv(name, value)
+    assert values() == (4, 3, 2, 1, False)
+    monkeypatch.delenv("MASTER_ADDR")  # RANK without an address was set by another program
+    assert values() == (1, 0, 1, 0, True)

@@ -1,7 +1,5 @@
 """Types of settings are checked from annotations before anything is built."""
 
-from __future__ import annotations
-
 import pytest
 
 from holdfast import catalog

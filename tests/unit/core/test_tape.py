@@ -1,7 +1,5 @@
 """The tape of side outputs, scoped values and the export check."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

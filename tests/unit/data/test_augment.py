@@ -1,7 +1,5 @@
 """Image augmentations: each one against a plain reference, then the combination."""
 
-from __future__ import annotations
-
 import colorsys
 
 import pytest
@@ -60,13 +58,6 @@ def test_boxes_are_within_the_published_ranges(tall):
         assert area.std() > 0.05
         assert ratio.std() > 0.05
         assert whole.float().mean() < 0.01
-
-
-def test_flip_mirrors_selected_images(images):
-    which = torch.tensor([True, False] * 3)
-    found = a.flip(images, which)
-    assert torch.equal(found[0], images[0].flip(-1))
-    assert torch.equal(found[1], images[1])
 
 
 def test_grayscale_is_luma(images):

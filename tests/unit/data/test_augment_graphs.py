@@ -1,12 +1,10 @@
 """Graph augmentations return subgraphs of each graph, drawn at random."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from holdfast.core import inputs
-from holdfast.core.inputs import Graphs, select_nodes
+from holdfast.core.inputs import Graphs
 from holdfast.data.augment import drop_edge, drop_node, subgraph
 
 CHANGES = [drop_edge, drop_node, subgraph]
@@ -77,9 +75,3 @@ def test_subgraph_is_connected_and_has_the_requested_size():
 def test_subgraph_of_a_disconnected_graph_stays_in_one_component():
     lonely = Graphs(torch.zeros(5, 1), torch.zeros(2, 0, dtype=torch.long), torch.zeros(5, dtype=torch.long), 1)
     assert len(changed(subgraph, lonely).nodes) == 1
-
-
-def test_select_nodes_small_example():
-    found = select_nodes(ring(4, 1), torch.tensor([True, False, True, True]))
-    assert found.nodes[:, 1].tolist() == [0, 2, 3]
-    assert sorted(map(tuple, found.edges.T.tolist())) == [(0, 2), (1, 2), (2, 0), (2, 1)]

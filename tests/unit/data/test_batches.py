@@ -1,7 +1,5 @@
 """Mapping a function over many rows: results in the order of the rows, batches shuffled by the seed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

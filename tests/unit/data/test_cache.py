@@ -1,7 +1,5 @@
 """The cache of decoded images: equal to decoding, keyed by content, written atomically."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`load_data`: names, files, folders and settings after an @."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -33,11 +31,6 @@ def test_table(tmp_path):
     assert load_data(path, columns={"text": "words", "label": ""}, need=(), known={}).classes == ()
     with pytest.raises(BadInput, match="no text column"):
         load_data(path, known={})
-
-
-def test_arrays(tmp_path):
-    np.savez(tmp_path / "data.npz", x=np.zeros((2, 2)), y=[0, 1], d=["a", "b"])
-    assert load_data(tmp_path / "data.npz", known={}).raw.kind == "vector"
 
 
 def test_folder_of_images(tmp_path):

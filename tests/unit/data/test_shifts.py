@@ -1,7 +1,5 @@
 """Graph shifts: published percentiles, environments of equal size, independent of labels."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -43,7 +41,6 @@ def test_size(sizes):
     assert sorted(values(found, "small-1")) == list(range(1, 26))
     assert sorted(values(found, "small-2")) == list(range(26, 51))
     assert sorted(values(found, "large")) == list(range(91, 101))
-    assert found.split is not None
     assert [set(found.split[found.rows_of(name)].tolist()) for name in found.domains] == [{0}, {0}, {2}]
     assert found.notes[0].startswith("40 graphs")
     labels = dict(zip(sizes[1].tolist(), (np.arange(100) % 2).tolist(), strict=True))
@@ -57,7 +54,6 @@ def test_degree_and_reversed_degree():
     assert found.domains == ("low", "middle", "high")
     tens = [sorted((values(found, name, "degree") * 10).round().astype(int)) for name in found.domains]
     assert tens == [list(range(3, 53)), list(range(53, 83)), list(range(83, 103))]
-    assert found.split is not None
     assert [set(found.split[found.rows_of(name)].tolist()) for name in found.domains] == [{0}, {1}, {2}]
     turned = apply_shift(data, "degree-reversed", environments=1)
     assert turned.domains == ("high", "middle", "low")

@@ -1,6 +1,4 @@
-"""Synthetic data sets: learnable within a domain, with the documented shift between domains."""
-
-from __future__ import annotations
+"""Synthetic data sets and motif graphs: learnable within a domain, with the documented shift between domains."""
 
 import numpy as np
 import pytest
@@ -10,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
-from holdfast.data.synthetic import WORLDS, world
+from holdfast.data.synthetic import DEGREES, MOTIFS, WORLDS, motif_graph, world
 
 
 def features(data: Dataset) -> np.ndarray:
@@ -40,10 +38,6 @@ def across(data: Dataset) -> float:
     """Accuracy on the last domain of one trained on the others."""
     last = data.domain == len(data.domains) - 1
     return accuracy(features(data), data.y, np.flatnonzero(~last), np.flatnonzero(last))
-
-
-def test_number_of_worlds():
-    assert len(WORLDS) == len(set(WORLDS)) == 17
 
 
 @pytest.mark.parametrize(("kind", "shift"), WORLDS)
@@ -113,15 +107,6 @@ def test_size_shift_grows_graphs():
     assert across(data) < inside(data) - 0.1
 
 
-def test_shapes():
-    assert world("image", "none", size=5).raw.take(np.arange(3)).shape == (3, 3, 16, 16)
-    assert world("vector", "none", size=5).raw.take(np.arange(3)).shape == (3, 8)
-    for graph in world("graph", "none", size=5).raw.take(np.arange(20)):
-        assert graph.count == 1
-        assert graph.edges.min() >= 0
-        assert graph.edges.max() < len(graph.nodes) == len(graph.owner)
-
-
 def test_invalid_worlds_are_rejected():
     with pytest.raises(BadInput, match=r"no text world with the shift 'rotation'.*text: none, spurious"):
         world("text", "rotation")
@@ -132,3 +117,36 @@ def test_invalid_worlds_are_rejected():
     for wrong in ({"domains": 0}, {"classes": 1}, {"classes": 3, "size": 2}, {"noise": -1.0}):
         with pytest.raises(BadInput, match="a world needs"):
             world(**wrong)
+
+
+def pairs(graph) -> set[tuple[int, int]]:
+    return {(int(a), int(b)) for a, b in graph.edges.T}
+
+
+def test_motifs_are_eight_different_graphs_of_six_nodes():
+    degrees = set()
+    for edges in MOTIFS:
+        assert {node for edge in edges for node in edge} == set(range(6))
+        degrees.add(tuple(sorted(np.bincount(np.ravel(edges), minlength=6))))
+    assert len(degrees) == 8  # distinguished by their degrees
+
+
+@pytest.mark.parametrize("label", range(8))
+def test_motif_is_attached_to_a_tree(label):
+    graph = motif_graph(label, 1, np.random.default_rng(label), noise=0.0)
+    tree, found = len(graph.nodes) - 6, pairs(graph)
+    assert found == {(b, a) for a, b in found}  # every edge both ways, none twice
+    assert graph.edges.shape[1] == len(found)
+    inner = {(a - tree, b - tree) for a, b in found if tree <= a < b}
+    assert inner == set(MOTIFS[label])
+    assert sum(a < b < tree for a, b in found) == tree - 1
+    assert sum(a < tree <= b for a, b in found) == 1
+
+
+def test_features_are_degrees_and_noise_adds_edges():
+    plain, noisy = (motif_graph(0, 2, np.random.default_rng(3), noise=n) for n in (0.0, 20.0))
+    assert noisy.edges.shape[1] > plain.edges.shape[1]
+    for graph in (plain, noisy):
+        degree = torch.bincount(graph.edges[0], minlength=len(graph.nodes)).clamp(max=DEGREES)
+        assert torch.equal(graph.nodes.argmax(dim=1) + 1, degree)
+        assert torch.equal(graph.nodes.sum(dim=1), torch.ones(len(degree)))

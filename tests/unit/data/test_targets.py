@@ -82,7 +82,6 @@ def test_levels_have_a_note_and_codes_among_measurements_are_left_out():
     prices = data([*map(str, range(1000, 1200)), "N/D", "1300", "N/D"])
     kept = training_data(prices)
     assert (kept.task, len(kept)) == ("regress", 201)
-    assert kept.targets is not None
     assert kept.targets.tolist() == [*range(1000, 1200), 1300]
     assert any("2 rows with a label such as 'N/D' are left out, because" in note for note in kept.notes)
     assert len(training_data(prices, task="classify").classes) == 202
@@ -152,6 +151,5 @@ def test_labels_with_decimal_commas_are_numbers() -> None:
     dataset = Dataset("cars", Vectors(np.zeros((30, 1))), np.arange(30), names, np.zeros(30, dtype=int), ("a",))
     assert "30 distinct numeric labels" in measurements(dataset)
     converted = numeric_targets(dataset, task="regress")
-    assert converted.targets is not None
     assert converted.targets.tolist() == [number + 0.5 for number in range(30)]
     assert "labels are read as numbers with a decimal comma" in converted.notes

@@ -94,7 +94,6 @@ def test_a_script_without_a_guard_runs_workers_which_end_with_it(tmp_path):
     variables = {**os.environ, faulty.PID_FILE: str(pid_file)}
     with subprocess.Popen([sys.executable, str(script)], env=variables, stdout=subprocess.PIPE, text=True) as driver:
         try:
-            assert driver.stdout is not None
             assert [driver.stdout.readline() for _ in range(3)] == ["RunRecord\n"] * 3
             wait_for(lambda: pid_file.exists() and pid_file.read_text(), 30)
             worker = int(pid_file.read_text())

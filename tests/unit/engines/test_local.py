@@ -203,6 +203,7 @@ def test_workers_share_cores_and_gpus(workspace, tmp_path, monkeypatch):
 
 def test_one_worker_per_core_at_least_one_per_gpu_and_at_most_15(monkeypatch):
     cpu, gpu = map(torch.device, ("cpu", "cuda"))
+    monkeypatch.setattr("holdfast.engines.local.max_workers", max_workers)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     for count, expected in {8: 8, 2: 3, 99: 45}.items():
         monkeypatch.setattr("holdfast.engines.gpu.cores", lambda count=count: count)

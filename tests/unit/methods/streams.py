@@ -1,7 +1,5 @@
 """A small stream for the tests of continual learning methods."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 
 import numpy as np
@@ -14,7 +12,7 @@ from holdfast.core.store import TensorStore
 from holdfast.data.batches import Examples
 from holdfast.data.splits import rows_by_domain
 from holdfast.data.synthetic import world
-from holdfast.methods.base import Method
+from holdfast.methods.base import Method, StageInfo
 from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.small import MLP, Features
@@ -49,6 +47,10 @@ def make_optimizer(**settings):
 
 def build(cls: type[Method], model: Model | None = None, optimizer: dict | None = None, **settings) -> Method:
     return cls(model or perceptron(), task=Classify(), optimizer=make_optimizer(**(optimizer or {})), **settings)
+
+
+def begin(method: Method, index: int) -> None:
+    method.begin_stage(StageInfo(index, (f"domain-{index}",)))
 
 
 def batch_of(domain: int, rows: slice | list[int] = slice(0, 16)) -> DomainBatch:

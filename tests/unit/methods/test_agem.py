@@ -1,23 +1,15 @@
 """A-GEM: no applied gradient opposes that of the buffer."""
 
-import copy
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.errors import BadInput
-from holdfast.methods.base import StageInfo
 from holdfast.methods.replay import AGEM, project
 from tests.unit.methods.streams import (
-    assert_first_stage_is_erm,
-    assert_later_domains_are_not_used,
     batch_of,
+    begin,
     build,
-    fine_tuned,
-    forgotten,
-    stream,
 )
 
 
@@ -56,10 +48,6 @@ def test_a_reference_of_zero_changes_nothing():
     assert float(is_projected) == 0.0
 
 
-def begin(method, index):
-    method.begin_stage(StageInfo(index, (f"domain-{index}",)))
-
-
 def test_applied_gradients_do_not_oppose_the_buffer():
     method = build(AGEM, capacity=16)
     begin(method, 0)
@@ -78,36 +66,3 @@ def test_applied_gradients_do_not_oppose_the_buffer():
         assert float(metrics["buffer"]) == 16.0
         assert dot(applied[-1], reference) >= -1e-4 * dot(reference, reference) ** 0.5
     assert sum(turned) > 0
-
-
-def test_resume_in_a_later_stage():
-    method = build(AGEM)
-    begin(method, 0)
-    method.end_stage([batch_of(0)])
-    begin(method, 1)
-    method.step(batch_of(1))
-    other = build(AGEM)
-    begin(other, 0)
-    begin(other, 1)
-    other.load_state_dict(copy.deepcopy(method.state_dict()))
-    for resumed in (method, other):
-        torch.manual_seed(0)
-        resumed.step(batch_of(3))
-    assert torch.equal(method.model.head.weight, other.model.head.weight)
-
-
-def test_only_the_current_domain_is_used():
-    assert_first_stage_is_erm(AGEM)
-    assert_later_domains_are_not_used(AGEM)
-
-
-@pytest.mark.slow
-def test_less_forgetting_than_fine_tuning():
-    plain = fine_tuned()
-    _, accuracies = stream(lambda: build(AGEM))
-    assert forgotten(accuracies) < forgotten(plain) - 0.05
-
-
-def test_bad_settings_are_errors():
-    with pytest.raises(BadInput, match=r"batch.*got 0"):
-        build(AGEM, batch=0)

@@ -1,7 +1,5 @@
 """The gradient through the inner step compared with finite differences of the bilevel loss, in float64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

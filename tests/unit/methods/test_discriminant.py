@@ -1,7 +1,5 @@
 """Fisher's discriminant compared with scikit-learn, with leaving examples out, and with finite differences."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

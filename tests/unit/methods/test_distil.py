@@ -7,26 +7,16 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.core.errors import BadInput
 from holdfast.core.tape import record
-from holdfast.methods.base import StageInfo
 from holdfast.methods.distil import Distillation, divergence
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from tests.unit.methods.streams import (
-    assert_first_stage_is_erm,
-    assert_later_domains_are_not_used,
     batch_of,
+    begin,
     build,
-    fine_tuned,
-    forgotten,
     perceptron,
-    stream,
 )
-
-
-def begin(method, index):
-    method.begin_stage(StageInfo(index, (f"domain-{index}",)))
 
 
 def second_stage(dropout=0.0, **settings):
@@ -97,19 +87,6 @@ def test_the_teacher_is_the_model_of_the_previous_stage():
         assert torch.equal(value, before[name]), name
 
 
-def test_the_teacher_is_part_of_the_state():
-    method = second_stage()
-    method.step(batch_of(1))
-    other = build(Distillation)
-    assert not any(name.startswith("teacher") for name in other.state_dict())
-    begin(other, 0)
-    begin(other, 1)
-    other.train().load_state_dict(copy.deepcopy(method.state_dict()))
-    a, b = method.step(batch_of(1)), other.step(batch_of(1))
-    assert float(a["distillation"]) == float(b["distillation"]) > 0
-    assert torch.equal(method.model.head.weight, other.model.head.weight)
-
-
 def test_auxiliary_losses_of_the_teacher_are_ignored():
     class Noisy(NoNeck):
         def forward(self, z):
@@ -124,21 +101,3 @@ def test_auxiliary_losses_of_the_teacher_are_ignored():
     method.optimizer.minimize = given.append
     risk = method.step(batch_of(0))["risk"]
     assert float(given[0].detach()) == pytest.approx(float(risk) + 1.0)
-
-
-def test_only_the_current_domain_is_used():
-    assert_first_stage_is_erm(Distillation)
-    assert_later_domains_are_not_used(Distillation)
-
-
-@pytest.mark.slow
-def test_less_forgetting_than_fine_tuning():
-    plain = fine_tuned()
-    _, held = stream(lambda: build(Distillation))
-    assert forgotten(held) < forgotten(plain) - 0.15
-
-
-@pytest.mark.parametrize("wrong", [{"weight": -1.0}, {"temperature": 0.0}])
-def test_bad_settings_are_errors(wrong):
-    with pytest.raises(BadInput, match=r"{}.*got {}".format(*next(iter(wrong.items())))):
-        build(Distillation, **wrong)

@@ -1,26 +1,18 @@
 """Elastic weight consolidation compared with closed forms and with fine-tuning on a stream."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from holdfast.core.errors import BadInput
-from holdfast.methods.base import StageInfo
 from holdfast.methods.consolidation import EWC
 from holdfast.tasks.classify import Classify
 from tests.unit.methods.streams import (
-    assert_first_stage_is_erm,
-    assert_later_domains_are_not_used,
     batch_of,
+    begin,
     build,
-    fine_tuned,
-    forgotten,
     linear,
     perceptron,
-    stream,
 )
 
 
@@ -28,10 +20,6 @@ from tests.unit.methods.streams import (
 def true_labels(monkeypatch):
     """Use the true labels for the Fisher information, which is then not random."""
     monkeypatch.setattr(Classify, "sample_targets", lambda self, output, y: y)
-
-
-def begin(method, index):
-    method.begin_stage(StageInfo(index, (f"domain-{index}",)))
 
 
 def learned(stages=1, **settings):
@@ -117,17 +105,7 @@ def test_the_fisher_does_not_depend_on_the_batch_size():
     assert torch.equal(found[0], found[2])
 
 
-def test_the_fisher_does_not_depend_on_the_order(true_labels):
-    found = []
-    for rows in (list(range(60)), list(range(59, -1, -1))):
-        method = build(EWC)
-        begin(method, 0)
-        method.end_stage([batch_of(0, rows[:20]), batch_of(0, rows[20:])])
-        found.append(method.anchors[0].fisher)
-    torch.testing.assert_close(*found)
-
-
-def test_the_fisher_is_computed_without_dropout(true_labels):
+def test_the_fisher_is_computed_without_dropout():
     found = []
     for dropout in (0.0, 0.5):
         method = build(EWC, perceptron(dropout)).train()
@@ -164,35 +142,3 @@ def test_added_parameters_are_not_penalised(online):
     with torch.no_grad():
         new += 5.0
     assert method.penalty().item() == before
-
-
-@pytest.mark.parametrize("online", [False, True])
-def test_resume_in_a_later_stage(online):
-    method = learned(stages=2, online=online)
-    method.step(batch_of(2))
-    other = build(EWC, linear(), online=online)
-    for index in range(3):
-        begin(other, index)
-    other.load_state_dict(copy.deepcopy(method.state_dict()))
-    a, b = method.step(batch_of(2)), other.step(batch_of(2))
-    assert float(a["penalty"]) == float(b["penalty"]) > 0
-    assert torch.equal(method.model.head.weight, other.model.head.weight)
-
-
-def test_only_the_current_domain_is_used():
-    assert_first_stage_is_erm(EWC)
-    assert_later_domains_are_not_used(EWC)
-
-
-@pytest.mark.slow
-def test_less_forgetting_than_fine_tuning():
-    plain = fine_tuned()
-    _, held = stream(lambda: build(EWC, weight=30_000.0))
-    assert forgotten(plain) > 0.25
-    assert forgotten(held) < forgotten(plain) - 0.15
-
-
-@pytest.mark.parametrize("wrong", [{"weight": -1.0}, {"samples": 0}, {"decay": 1.5}])
-def test_bad_settings_are_errors(wrong):
-    with pytest.raises(BadInput, match=r"{}.*got {}".format(*next(iter(wrong.items())))):
-        build(EWC, **wrong)

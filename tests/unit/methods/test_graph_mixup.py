@@ -1,7 +1,5 @@
 """G-Mixup: estimated graphons, sampled graphs and the training step."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """CIGA and DIR: their terms computed by hand, and which parameters they train."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

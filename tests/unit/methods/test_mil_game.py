@@ -1,7 +1,5 @@
 """The game of MIL: schedules of both players, the closed-form critic on shifted domains, and divergence."""
 
-from __future__ import annotations
-
 import logging
 from functools import partial
 

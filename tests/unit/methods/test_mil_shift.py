@@ -6,8 +6,6 @@ network hardly changes the distance), and an encoder that changes little (with a
 effect is lost, because phase final ends at other features).
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -230,28 +230,6 @@ def test_weight_decay_skips_scalars(name):
         assert not torch.equal(moved[0.0][key], moved[0.3][key]), key
 
 
-def test_state_round_trip():
-    settings, nets = OptimizerSettings(lr=0.01, weight_decay=0.3), []
-    optimizers = []
-    for _ in range(2):
-        nets.append(router())
-        optimizers.append(Optimizer(settings, list(nets[-1].parameters())))
-    first, second = optimizers
-    for _ in range(3):
-        first.minimize(nets[0](torch.ones(2, 3)).square().sum())
-    second.load_state_dict(first.state_dict())
-    decays = [group["weight_decay"] for group in second.optimizer.param_groups]
-    assert decays == [0.3, 0.0]
-    for before, after in zip(first.parameters, second.parameters, strict=True):
-        assert torch.equal(first.optimizer.state[before]["exp_avg"], second.optimizer.state[after]["exp_avg"])
-
-
-def test_without_scalars_or_decay_there_is_one_group():
-    plain = Optimizer(OptimizerSettings(), list(nn.Linear(2, 2).parameters()))
-    undecayed = Optimizer(OptimizerSettings(weight_decay=0.0), list(router().parameters()))
-    assert len(plain.optimizer.param_groups) == len(undecayed.optimizer.param_groups) == 1
-
-
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_moments_of_a_checkpoint_take_the_memory_layout_of_the_weights(name):
     """Files hold contiguous tensors; the weights of convolutions may have channels last."""

@@ -25,6 +25,7 @@ from holdfast.run.assemble import assemble
 from holdfast.run.settings import make_spec
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace
+from tests.interrupted import Killed, killer
 from tests.unit.methods.streams import batch_of, build, linear, make_optimizer, perceptron, stream
 
 DOMAINS = ("films", "shops", "news")
@@ -230,28 +231,17 @@ def test_a_stage_reads_only_its_domain(expand):
         guard.take(np.array([0]))
 
 
-@pytest.mark.parametrize("expand", ["M", "MV", "H", "CV"])
-@pytest.mark.parametrize("kill", [3, 6, 11])
+@pytest.mark.parametrize(
+    ("expand", "kill"), [("M", 3), ("M", 11), ("MV", 6), ("H", 6), ("H", 11), ("CV", 3), ("CV", 11)]
+)
 def test_resume_in_any_stage_is_exact(tmp_path, expand, kill):
     dataset = texts()
     spec, path = spec_for(dataset, **{"method.expand": expand}), tmp_path / "run.safetensors"
     whole, built = trained(dataset, **{"method.expand": expand})
-
-    class Killed(Exception):
-        pass
-
-    count = 0
-
-    def tick(metrics):
-        nonlocal count
-        count += 1
-        if count == kill:
-            raise Killed
-
     workspace = Workspace(dataset)
     (episode,) = workspace.episodes(spec)
     with pytest.raises(Killed):
-        train(spec, episode, workspace, saver=Saver(path, seconds=0.0), tick=tick)
+        train(spec, episode, workspace, saver=Saver(path, seconds=0.0), tick=killer(kill))
     again, other = train(spec, episode, Workspace(dataset), saver=Saver(path, seconds=0.0))
     assert again.stages == whole.stages
     assert tensors(other.method).keys() == tensors(built.method).keys()

@@ -1,6 +1,5 @@
 """The reservoir: uniform, bounded, for all kinds of input; and experience replay."""
 
-import copy
 from collections import Counter
 
 import numpy as np
@@ -13,17 +12,12 @@ from scipy.stats import chisquare
 from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
 from holdfast.core.checkpoint import load_tree, save_tree
-from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs, Tokens
-from holdfast.methods.base import StageInfo
 from holdfast.methods.replay import Replay, Reservoir
 from tests.unit.methods.streams import (
-    assert_first_stage_is_erm,
-    assert_later_domains_are_not_used,
     batch_of,
+    begin,
     build,
-    fine_tuned,
-    forgotten,
     stream,
 )
 
@@ -164,10 +158,6 @@ def test_state_round_trip_of_an_empty_reservoir():
     assert len(other) == other.seen == 0
 
 
-def begin(method, index):
-    method.begin_stage(StageInfo(index, (f"domain-{index}",)))
-
-
 def spied(method):
     """Return the sizes of all batches that the model is trained on."""
     seen = []
@@ -197,40 +187,3 @@ def test_the_buffer_has_only_earlier_domains():
     begin(fresh, 0)
     fresh.step(batch_of(0))
     assert len(fresh.memory) == 0
-
-
-def test_resume_in_a_later_stage():
-    method = build(Replay, capacity=30)
-    begin(method, 0)
-    method.end_stage([batch_of(0)])
-    begin(method, 1)
-    method.step(batch_of(1))
-    other = build(Replay, capacity=30)
-    begin(other, 0)
-    begin(other, 1)
-    other.load_state_dict(copy.deepcopy(method.state_dict()))
-    for each in (method, other):
-        torch.manual_seed(0)
-        each.step(batch_of(1))
-        each.end_stage([batch_of(1)])
-    assert torch.equal(method.model.head.weight, other.model.head.weight)
-    assert method.memory.domain == other.memory.domain
-    assert all(torch.equal(a, b) for a, b in zip(method.memory.x, other.memory.x, strict=True))
-
-
-def test_only_the_current_domain_is_used():
-    assert_first_stage_is_erm(Replay)
-    assert_later_domains_are_not_used(Replay)
-
-
-def test_less_forgetting_than_fine_tuning():
-    plain = fine_tuned()
-    _, held = stream(lambda: build(Replay))
-    assert forgotten(held) < forgotten(plain) - 0.2
-    assert held[-1].mean() > plain[-1].mean() + 0.1
-
-
-@pytest.mark.parametrize(("wrong", "message"), [({"capacity": 0}, "capacity"), ({"batch": 0}, "batch.*got 0")])
-def test_bad_settings_are_errors(wrong, message):
-    with pytest.raises(BadInput, match=message):
-        build(Replay, **wrong)

@@ -1,7 +1,5 @@
 """Settings of methods: declared once in a dataclass and read by the catalog."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import fields, is_dataclass
 

@@ -1,27 +1,17 @@
 """Synaptic intelligence compared with a path computed by hand and with fine-tuning on a stream."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
 
 from holdfast.core.batch import DomainBatch
-from holdfast.core.errors import BadInput
-from holdfast.methods.base import StageInfo
 from holdfast.methods.consolidation import SynapticIntelligence
 from holdfast.nn.backbones.small import Features
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from tests.unit.methods.streams import (
-    assert_first_stage_is_erm,
-    assert_later_domains_are_not_used,
-    batch_of,
-    build,
-    fine_tuned,
-    forgotten,
+    begin,
     make_optimizer,
-    stream,
 )
 
 
@@ -43,10 +33,6 @@ def quadratic(accumulate=1, **settings):
     method = SynapticIntelligence(model, task=Quadratic(), optimizer=make_optimizer(**optimizer_settings), **settings)
     begin(method, 0)
     return method
-
-
-def begin(method, index):
-    method.begin_stage(StageInfo(index, (f"domain-{index}",)))
 
 
 def test_omega_of_a_quadratic_by_hand():
@@ -101,41 +87,3 @@ def test_added_parameters_have_no_importance():
     begin(method, 1)
     assert torch.equal(method.omega, torch.cat([old, torch.zeros(2)]))
     method.step(at(0.0))
-
-
-def test_resume_in_a_later_stage():
-    method = quadratic()
-    method.step(at(1.0))
-    method.end_stage([])
-    begin(method, 1)
-    method.step(at(0.0))
-    other = quadratic()
-    begin(other, 1)
-    other.load_state_dict(copy.deepcopy(method.state_dict()))
-    for each in (method, other):
-        each.step(at(0.0))
-        each.end_stage([])
-    assert torch.equal(method.omega, other.omega)
-    assert torch.equal(method.model.head.weight, other.model.head.weight)
-
-
-def test_only_the_current_domain_is_used():
-    assert_first_stage_is_erm(SynapticIntelligence)
-    assert_later_domains_are_not_used(SynapticIntelligence)
-
-
-def test_less_forgetting_than_fine_tuning():
-    plain = fine_tuned()
-    _, held = stream(lambda: build(SynapticIntelligence, strength=1.0))
-    assert forgotten(held) < forgotten(plain) - 0.15
-
-
-def test_metrics_of_a_step():
-    method = build(SynapticIntelligence)
-    assert float(method.step(batch_of(0))["risk"]) > 0
-
-
-@pytest.mark.parametrize("wrong", [{"strength": -1.0}, {"xi": 0.0}])
-def test_bad_settings_are_errors(wrong):
-    with pytest.raises(BadInput, match=r"must be (at least|above) 0"):
-        build(SynapticIntelligence, **wrong)

@@ -1,7 +1,5 @@
 """Unlabelled examples of the target: the rows of every episode, methods that use them, and the null control."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

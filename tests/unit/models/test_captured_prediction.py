@@ -1,7 +1,5 @@
 """Captured predictions: the values of eager ones, few shapes, and eager passes where a graph does not apply."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -7,12 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from holdfast.api import Comparison, compare, refit
-from holdfast.core.checkpoint import load_tensors, save_tensors
 from holdfast.models.adapt import Terms, adapt, ledger_of
-from holdfast.models.combine import combine
 from holdfast.models.export import export
 from holdfast.models.mixture import best_weights, shrunk_weights
 from holdfast.models.outputs import answers, label_thresholds, predict_examples
@@ -20,10 +17,10 @@ from holdfast.models.predict import predict
 from holdfast.models.saved import Predicted, load_model
 from holdfast.models.versions import use_version
 from holdfast.monitor.observe import observe
-from holdfast.record import RunRecord
-from holdfast.run.workspace import Workspace
 from holdfast.serve.service import Service
 from holdfast.stats.labels import COMBINED
+from tests.unit.models.test_combine import assert_test_outputs_choose_nothing
+from tests.unit.models.test_export import run
 
 SETTINGS = {"regress": {}, "multilabel": {}, "ordinal": {"task.order": ["low", "mid", "high"]}}
 SIMPLE = {"regress": ["mean", "columns + ridge"], "multilabel": ["mean", "columns + logistic"],
@@ -69,10 +66,6 @@ def folder(done, tmp_path_factory):
     return refit(chosen, tmp_path_factory.mktemp("model") / "model", device="cpu", cache=False)
 
 
-def runs_of(done: Comparison) -> list[RunRecord]:
-    return [record for record in done.records if record.spec["method"] not in COMBINED]
-
-
 def test_tables_have_trees_and_combinations_for_every_task(done):
     rows = {entry["method"]: entry for entry in done.table() if entry["target"] == "average"}
     task = done.dataset.task
@@ -90,22 +83,7 @@ def test_tables_have_trees_and_combinations_for_every_task(done):
 
 
 def test_outputs_on_the_target_change_neither_members_nor_weights(done):
-    out = done.report.parent
-    workspace = Workspace(done.dataset, out=out)
-    before = {record.id: record for record in combine(runs_of(done), workspace)}
-    saved = {path: load_tensors(path)[0] for path in (out / "outputs").glob("*")}
-    try:
-        for path, tensors in saved.items():
-            noise = {name: torch.randn_like(t) if name.startswith("test/") else t for name, t in tensors.items()}
-            save_tensors(path, noise)
-        after = {record.id: record for record in combine(runs_of(done), workspace)}
-    finally:
-        for path, tensors in saved.items():
-            save_tensors(path, tensors)
-    for id, record in before.items():
-        assert record.stages[0]["members"] == after[id].stages[0]["members"]
-        assert record.stages[0]["valid"] == after[id].stages[0]["valid"]
-    assert any(record.stages[0]["test"] != after[id].stages[0]["test"] for id, record in before.items())
+    assert_test_outputs_choose_nothing(done)
 
 
 def test_a_saved_average_is_the_mean_of_its_members(done, folder):
@@ -154,16 +132,6 @@ def program_inputs(about: dict, data: pd.DataFrame) -> dict[str, np.ndarray]:
         for column in steps["codes"]
     ]
     return {"numbers": numbers, "codes": np.asarray(codes, dtype=np.int64).T}
-
-
-def run(path, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    if path.suffix == ".onnx":
-        import onnxruntime
-
-        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        return np.asarray(session.run(None, inputs)[0])
-    tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
-    return torch.export.load(path).module()(**tensors).detach().numpy()
 
 
 def test_an_average_learns_another_domain_and_returns_to_the_version_before(done, folder, tmp_path):

@@ -1,4 +1,4 @@
-"""Headers of model cards and uploads to the hub."""
+"""Model cards, their headers, and uploads to the hub."""
 
 import sys
 from types import SimpleNamespace
@@ -10,7 +10,10 @@ import yaml
 import holdfast
 from holdfast.core.errors import BadInput
 from holdfast.data.load import load_data
+from holdfast.models.card import card
 from holdfast.models.hub import header
+from holdfast.record import RunRecord
+from tests.unit.report.fake_records import spec, stage
 
 
 @pytest.mark.parametrize(
@@ -63,3 +66,19 @@ def test_data_sets_of_hugging_face_are_tables():
     frame = pd.DataFrame({"text": ["good", "bad"] * 4, "label": ["p", "n"] * 4, "domain": ["a"] * 4 + ["b"] * 4})
     kind = type("Dataset", (), {"__module__": "datasets.arrow_dataset", "to_pandas": lambda self: frame})
     assert load_data(kind()).domains == load_data(frame).domains
+
+
+@pytest.mark.parametrize(
+    ("options", "components", "placeholder"),
+    [
+        ({"encoder": "vit-tiny", "neck": "experts"}, ("`erm`", "`experts`", "`vit-tiny`"), "IMAGES/"),
+        ({"encoder": "bilstm", "neck": "none"}, ("`erm`", "`bilstm`"), "NEW.csv"),
+    ],
+)
+def test_card_names_the_components_and_the_input(options, components, placeholder):
+    last = stage(["a"], {"b": 0.5}) | {"sizes": {"train": {"a": 3}}}
+    record = RunRecord(spec("erm", 0, **options), "to-b", [last], {"version": "1"}, {}, {})
+    text = card("m", ["yes", "no"], record)
+    assert all(name in text for name in components)
+    assert ("neck" in text) == (options["neck"] != "none")
+    assert f"holdfast predict m {placeholder} --out" in text

@@ -29,7 +29,6 @@ def chosen(tmp_path_factory):
 def test_model_of_a_comparison_has_the_outputs_that_its_runs_were_scored_on(chosen):
     done, folder = chosen
     left_out = load_model(folder).left_out
-    assert left_out is not None
     unseen = left_out.unseen
     assert left_out.names == list(DATA.domains)
     assert len(unseen.y) == len(DATA)
@@ -46,10 +45,8 @@ def test_model_of_a_comparison_has_the_outputs_that_its_runs_were_scored_on(chos
 def test_features_are_those_of_the_saved_model(chosen):
     _, folder = chosen
     saved = load_model(folder)
-    assert saved.left_out is not None
     projection, coordinates = saved.left_out.projection, saved.left_out.coordinates
     assert projection is not None
-    assert coordinates is not None
     assert coordinates.std(axis=0) == pytest.approx(1, abs=0.25)
     features = saved.model.encode(DATA.raw.take(np.arange(len(DATA)))).detach().numpy()
     computed = projection(features)
@@ -63,7 +60,6 @@ def test_combination_stores_the_outputs_of_its_mixture(tmp_path):
     decision = replace(done.decision, label="ensemble(stack)", spec=choice.spec)
     saved = load_model(refit(replace(done, summary=replace(done.summary, decision=decision)), tmp_path / "model"))
     assert saved.members
-    assert saved.left_out is not None
     assert all(member.saved.left_out is None for member in saved.members)
     for record in load(tmp_path):
         if record.spec["method"] == "ensemble(stack)":
@@ -77,7 +73,6 @@ def test_fit_leaves_out_each_domain_on_request(tmp_path):
     DomainClassifier(steps=20, left_out=True, settings=settings).fit_dataset(DATA, folder=tmp_path / "with")
     DomainClassifier(steps=20, settings=settings).fit_dataset(DATA, folder=tmp_path / "without")
     left_out = load_model(tmp_path / "with").left_out
-    assert left_out is not None
     assert len(left_out.unseen.y) == len(DATA)
     assert load_model(tmp_path / "without").left_out is None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["with", "without"]  # the runs are deleted

@@ -12,7 +12,6 @@ from holdfast import BadInput, DomainClassifier
 from holdfast.data.synthetic import world
 from holdfast.models import predict as prediction
 from holdfast.models import saved
-from holdfast.models.adapt import Terms, adapt
 from holdfast.models.predict import predict
 from holdfast.run.workspace import training_data
 
@@ -219,10 +218,3 @@ def test_model_without_feature_names_uses_column_order(numbers, tmp_path):
     (tmp_path / "old" / "config.json").write_text(json.dumps(config))
     table.rename(columns={"pulse": "heart"}).to_csv(tmp_path / "new.csv", index=False)
     assert predict(tmp_path / "old", tmp_path / "new.csv", tmp_path / "out.csv", device="cpu").examples == len(table)
-
-
-def test_adapt_matches_numeric_columns_by_name(numbers, tmp_path):
-    folder, table = numbers
-    table.rename(columns={"pulse": "heart"}).to_csv(tmp_path / "new.csv", index=False)
-    with pytest.raises(BadInput, match="'pulse'"):
-        adapt(folder, tmp_path / "new.csv", Terms(force=True, device="cpu"), domain="c")

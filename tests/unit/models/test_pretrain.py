@@ -1,7 +1,5 @@
 """Pretraining lowers the loss, writes a folder that transformers loads, and resumes exactly."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from safetensors.torch import load_file

@@ -1,7 +1,5 @@
 """Masked-word training on unlabelled texts gives another encoder, or keeps the old one if the loss does not fall."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

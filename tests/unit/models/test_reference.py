@@ -1,7 +1,5 @@
 """Reference of a model: statistics of held-out examples, stored in its folder without the examples."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -45,7 +43,6 @@ def test_reference_has_held_out_texts_as_statistics_only(tmp_path):
 def test_reference_summarises_columns_per_domain(tmp_path):
     reference = fitted(table_world(domains=2, size=60), tmp_path / "model")
     columns = reference.columns
-    assert columns is not None
     assert columns.counts.tolist() == [len(reference), *np.bincount(reference.domain).tolist()]
     assert columns.missing[0, 0] > 0  # every ninth number is missing
     np.testing.assert_array_equal(columns.missing[0], columns.missing[1:].sum(axis=0))
@@ -57,7 +54,6 @@ def test_unknown_categories_are_counted_apart():
     codes = np.asarray([[0], [1], [1], [-1], [UNKNOWN]])
     assert category_counts(codes, (("sign", 2),)).tolist() == [1, 2, 1]
     first = Columns.of(input_statistics(table_world(domains=1, size=40).raw, np.arange(40)), np.zeros(40), 1)
-    assert first is not None
     assert first.category_slice(0) == slice(0, 3)
 
 

@@ -1,7 +1,5 @@
 """Fit with unlabelled examples: the class mix is corrected in the saved network, and failed adaptations are refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,9 +1,12 @@
-"""Versions of a model folder: rollback, interrupted writes, and changed or corrupted files."""
+"""Versions of a model folder: rollback, interrupted writes, changed or corrupted files, and earlier versions."""
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from holdfast import DomainClassifier
 from holdfast.core.errors import BadInput
 from holdfast.models import versions
 from holdfast.models.versions import Version, add_version, current_folder, has_versions, read_ledger, use_version
@@ -158,3 +161,14 @@ def test_ledger_with_an_unknown_current_version_raises(model):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"current": 7}))
     with pytest.raises(BadInput, match=r"version 7 .*1, 2"):
         current_folder(model)
+
+
+FOLDERS = Path(__file__).with_name("saved")
+EXPECTED = json.loads((FOLDERS / "predictions.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_folder_of_the_first_version_predicts_the_same(name):
+    classifier = DomainClassifier.from_pretrained(FOLDERS / name)
+    probabilities = classifier.predict_proba(EXPECTED[name]["inputs"])
+    np.testing.assert_allclose(probabilities, EXPECTED[name]["probabilities"], atol=1e-6)

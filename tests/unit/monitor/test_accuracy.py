@@ -1,7 +1,5 @@
 """Estimates of accuracy without labels, and their intervals."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -126,6 +124,5 @@ def test_an_estimate_of_one_has_an_interval():
 def test_pool_has_labelled_examples_only():
     assert pool_of(np.full((3, 2), 0.5), np.full(3, -1), np.zeros(3)) is None
     pool = pool_of(np.full((3, 2), 0.5), np.asarray([-1, 0, 1]), np.arange(3))
-    assert pool is not None
     assert pool.y.tolist() == [0, 1]
     assert set(ESTIMATES) == set(estimates(pool.probabilities, pool))

@@ -1,7 +1,5 @@
 """Several batches together: small drift adds up, undrifted batches stay silent, and summaries hold no example."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,16 +1,12 @@
 """`watch`: batches, drift, alerts, later labels, history, report and every bad input."""
 
-from __future__ import annotations
-
 import json
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from holdfast.cli import main
 from holdfast.core.errors import BadInput
 from holdfast.estimator import DomainClassifier, DomainRegressor
 from holdfast.models.saved import load_model
@@ -18,6 +14,7 @@ from holdfast.monitor.alerts import parse_conditions
 from holdfast.monitor.sequence import SUFFIX
 from holdfast.monitor.state import FILE, MAX_ENTRIES, add_entries, first_drifted, read_history
 from holdfast.monitor.watch import watch
+from tests.calls import run_cli
 
 COLUMNS = ("x0", "x1", "x2", "x3")
 
@@ -276,31 +273,25 @@ def test_the_start_of_a_drift_is_the_first_batch_without_a_break():
     assert first_drifted(history, "a") == ""
 
 
-def test_command_line(model, batches, tmp_path, monkeypatch, capsys):
+def test_command_line(model, batches, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def call(*words) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["holdfast", "watch", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
     common = (model, batches, "--by", "week", "--no-state")
-    code, out, _ = call(*common, "--json", "--fail-on", "drift")
-    document = json.loads(out)
-    assert code == 1
+    ran = run_cli("watch", *common, "--json", "--fail-on", "drift")
+    document = ran.json
+    assert ran.code == 1
     assert document["failed"] is True
     assert [batch["batch"] for batch in document["batches"]] == ["1", "2", "3", "4"]
     assert document["batches"][3]["accuracy"]["low"] is not None
     assert "input" not in document["batches"][3]["examples"][0]
-    code, out, err = call(*common, "--fail-on", "accuracy<0.01")
-    assert code == 0
-    assert "Drift in 2 of 4 tested batches." in out
-    assert "report: watch.html" in err
+    ran = run_cli("watch", *common, "--fail-on", "accuracy<0.01")
+    assert ran.code == 0
+    assert "Drift in 2 of 4 tested batches." in ran.out
+    assert "report: watch.html" in ran.err
     assert (tmp_path / "watch.html").is_file()
-    code, out, err = call(model, "missing.csv", "--json")
-    assert code == 2
-    assert "missing.csv" in json.loads(out)["error"]
-    code, out, _ = call("--help")
-    assert code == 0
-    assert "--fail-on" in out
+    ran = run_cli("watch", model, "missing.csv", "--json")
+    assert ran.code == 2
+    assert "missing.csv" in ran.json["error"]
+    ran = run_cli("watch", "--help")
+    assert ran.code == 0
+    assert "--fail-on" in ran.out

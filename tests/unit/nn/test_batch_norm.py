@@ -1,7 +1,5 @@
 """Batch norm with residual and ReLU: equal to the separate operations, also by kernels on a GPU."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """Late fusion of two networks: outputs and gradients."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -46,13 +44,6 @@ def test_probabilities_train_each_half_separately():
     assert_close(risk + auxiliary(side), alone)
     for a, b in zip(result, torch.autograd.grad(alone, list(fused.parameters())), strict=True):
         assert_close(a, b)
-
-
-def test_settings_rebuild_the_head():
-    fused = head(shared=False, add="probabilities", kind="linear")
-    again = Fusion(**fused.settings)
-    again.load_state_dict(fused.state_dict())
-    assert torch.equal(again.eval()(Z), fused.eval()(Z))
 
 
 def test_features_of_both_networks_are_concatenated(tmp_path):

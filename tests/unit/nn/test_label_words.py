@@ -1,7 +1,5 @@
 """Label words: equality with the masked language model, and error messages."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """MACs compared with manual and published counts."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Plain necks: equations and parameter counts."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
@@ -9,10 +7,8 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.small import MLP
 from holdfast.nn.model import Model, tune
-from holdfast.nn.necks import ExtraLayer, FeedForward, NoNeck, Projection
+from holdfast.nn.necks import ExtraLayer, FeedForward, Projection
 from tests.unit.nn.transformers import LABELS, transformer
 
 Z = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
@@ -20,12 +16,6 @@ Z = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 
 def size(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
-
-
-def test_no_neck_returns_the_features():
-    neck = NoNeck(6)
-    assert neck(Z) is Z
-    assert (neck.width, size(neck)) == (6, 0)
 
 
 def test_projection():
@@ -69,8 +59,3 @@ def test_extra_layer_trains_on_frozen_and_tuned_transformers(family, mode, tmp_p
     inside = {name for name in saved if ".3." in name}
     assert moved & inside
     assert moved <= inside or mode == "full"
-
-
-def test_extra_layer_needs_a_transformer():
-    with pytest.raises(BadInput, match="MLP has no stack of layers"):
-        Model(MLP(inputs=3, hidden=(4,)), ExtraLayer(4), nn.Linear(4, 2))

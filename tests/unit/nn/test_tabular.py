@@ -66,21 +66,6 @@ def test_rare_categories_are_unknown():
     assert len(encoder.schema[2].categories) == 10 < CATEGORIES
 
 
-@pytest.mark.parametrize("form", ["mlp", "transformer"])
-def test_predictions_do_not_depend_on_the_batch_and_survive_saving(tmp_path, form):
-    table = rows()
-    torch.manual_seed(0)
-    encoder = Tabular.build(lambda: table, form=form, dimension=16)
-    values = features(encoder, table)
-    assert values.shape == (60, 16)
-    assert torch.allclose(features(encoder, table.take([7])), values[7:8], atol=1e-6)
-    loaded = Tabular.load(tmp_path, encoder.save(tmp_path))
-    loaded.load_state_dict(encoder.state_dict())
-    assert torch.equal(features(loaded, table), values)
-    encoder.train()(encoder.prepare(table).take(torch.arange(60))).sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.parameters())
-
-
 @pytest.mark.parametrize("family", [Mixed, MixedColumns])
 def test_texts_next_to_columns(tmp_path, family):
     table = rows(note=TEXTS)

@@ -1,7 +1,5 @@
 """Tiny transformers of every family, with inputs for each, for tests of what is put into them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

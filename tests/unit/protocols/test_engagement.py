@@ -1,6 +1,4 @@
-"""Engagement of trained networks on synthetic worlds: shares, statistics, rows and tasks."""
-
-from __future__ import annotations
+"""Engagement of trained networks: shares, statistics, rows and tasks; memories that are not read are errors."""
 
 import numpy as np
 import pytest
@@ -15,6 +13,7 @@ from holdfast.data.batches import Examples
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
 from holdfast.data.splits import Part
+from holdfast.methods.erm import ERM
 from holdfast.nn.backbones.pretrained import quiet
 from holdfast.nn.backbones.small import MLP, Features
 from holdfast.nn.backbones.text import TextEncoder
@@ -25,6 +24,8 @@ from holdfast.nn.memory.neck import key_value
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.protocols.engagement import measure_engagement
+from holdfast.protocols.evaluate import Unused, check_memory
+from holdfast.protocols.fit import Diverged
 from holdfast.run.settings import make_spec
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace
@@ -32,7 +33,7 @@ from holdfast.tasks.classify import Classify
 from holdfast.tasks.masked import Masked
 from holdfast.tasks.tag import Tag
 from tests.tiny import VOCABULARY, tiny_bert
-from tests.unit.methods.streams import EXAMPLES
+from tests.unit.methods.streams import EXAMPLES, build
 
 DATA = world("vector", "none", domains=3, size=60, classes=3, seed=0)
 ROWS = [Part("a", np.arange(0, 30)), Part("b", np.arange(30, 40))]
@@ -228,3 +229,48 @@ def test_overwritten_values_are_restored_after_an_error():
     with pytest.raises(KeyError), overwritten((tensor, torch.zeros(1))):
         raise KeyError
     assert torch.equal(tensor.detach().view(torch.int32), before.view(torch.int32))
+
+
+PART = Part("a", np.arange(20))
+
+
+class Bypass(nn.Module):
+    """A neck with a memory that it does not read."""
+
+    def __init__(self, width, memory):
+        super().__init__()
+        self.width, self.memory = width, memory
+
+    def forward(self, z):
+        return z
+
+
+def method(neck):
+    return build(ERM, Model(MLP(inputs=8, hidden=[6]), neck, Linear(6, 2)))
+
+
+def test_the_check_changes_nothing():
+    checked = method(key_value(6, slots=4)).train()
+    before = {name: value.clone() for name, value in checked.state_dict().items() if isinstance(value, torch.Tensor)}
+    check_memory(checked, EXAMPLES, PART)
+    assert checked.training
+    for name, value in before.items():
+        assert torch.equal(value, checked.state_dict()[name])
+
+
+def test_an_unread_memory_is_an_error():
+    with pytest.raises(Unused, match=r"memory/weights"):
+        check_memory(method(Bypass(6, key_value(6, slots=4))), EXAMPLES, PART)
+
+
+def test_a_nan_read_is_an_error():
+    checked = method(key_value(6, slots=4))
+    with torch.no_grad():
+        checked.model.neck.fused.memory.keys[0].fill_(torch.nan)
+    with pytest.raises(Diverged, match="NaN"):
+        check_memory(checked, EXAMPLES, PART)
+
+
+@pytest.mark.parametrize("neck", [NoNeck(6), key_value(6, slots=4, share=0.0)])
+def test_no_memory_or_a_disabled_one_is_fine(neck):
+    check_memory(method(neck), EXAMPLES, PART)

@@ -1,7 +1,5 @@
 """The training loop: every phase ends at its selected step, and the next one continues from it."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 
@@ -15,7 +13,8 @@ from holdfast.methods.base import Method
 from holdfast.nn.model import Model
 from holdfast.protocols.fit import EARLIER_KEYS, fit
 from holdfast.protocols.resume import Saver
-from holdfast.protocols.select import best_mean, newest
+from holdfast.protocols.select import Validation, across_folds, best_mean, newest, should_stop
+from tests.interrupted import Killed, killer
 
 
 class Counting(Method):
@@ -124,14 +123,6 @@ def test_resume_after_any_step(at, tmp_path):
     """A run that is killed after any step and resumed ends with the same state."""
     scores = np.random.default_rng(0).random(6).tolist()
     saver = Saver(tmp_path / "run", seconds=0.0)
-    count = itertools.count(1)
-
-    class Killed(Exception):
-        pass
-
-    def tick(metrics):
-        if next(count) == at + 1:
-            raise Killed
 
     def go(method, **more):
         validate = scripted(*scores[more.pop("used", 0) :])
@@ -141,11 +132,10 @@ def test_resume_after_any_step(at, tmp_path):
     expected = go(straight)
     if at < 12:
         with pytest.raises(Killed):
-            go(Counting(), saver=saver, tick=tick)
+            go(Counting(), saver=saver, tick=killer(at + 1))
     else:
         go(Counting(), saver=saver)
     saved = Saver(tmp_path / "run").load()
-    assert saved is not None
     earlier = {new: old for old, new in EARLIER_KEYS.items()}
     assert len(earlier.keys() & saved["fit"].keys()) == 5
     for state in (saved["fit"], {earlier.get(key, key): value for key, value in saved["fit"].items()}):
@@ -153,3 +143,30 @@ def test_resume_after_any_step(at, tmp_path):
         result = go(again, saved=copy.deepcopy(state), used=at // 2)
         assert (float(again.steps), again.noted) == (float(straight.steps), straight.noted)
         assert result == expected
+
+
+def validations(*values):
+    return [Validation(i + 1, {"a": v, "b": 0.0}) for i, v in enumerate(values)]
+
+
+def test_best_mean_returns_the_first_of_equals():
+    assert best_mean(validations(0.1, 0.5, 0.5, 0.2)) == 1
+    assert best_mean([Validation(1, {"a": 0.9, "b": 0.1}), Validation(2, {"a": 0.6, "b": 0.6})]) == 1
+
+
+def test_newest_is_the_last_validation():
+    assert newest(validations(0.9, 0.1)) == 1
+
+
+def test_patience_counts_validations_since_the_selected_one():
+    assert not should_stop(validations(0.5, 0.4), best_mean, 2)
+    assert should_stop(validations(0.5, 0.4, 0.5), best_mean, 2)
+    assert not should_stop(validations(0.5, 0.4, 0.3), best_mean, 0)
+
+
+def test_folds_are_merged_at_their_common_steps():
+    one = [Validation(5, {"a": 0.2}), Validation(10, {"a": 0.9})]
+    two = [Validation(5, {"b": 0.8}), Validation(10, {"b": 0.3}), Validation(15, {"b": 1.0})]
+    merged = across_folds([one, two])
+    assert [(c.step, c.scores) for c in merged] == [(5, {"a": 0.2, "b": 0.8}), (10, {"a": 0.9, "b": 0.3})]
+    assert merged[best_mean(merged)].step == 10

@@ -19,6 +19,7 @@ from holdfast.run.settings import make_spec
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace
 from holdfast.tasks.classify import Classify
+from tests.interrupted import Killed, killer
 
 DATA = world("vector", "rotation", domains=3, size=30, classes=2, seed=0)
 
@@ -78,19 +79,11 @@ def test_the_update_is_that_of_the_complete_batch(small, caplog, method):
 
 
 def test_a_resumed_run_has_the_same_microbatches(small, tmp_path):
-    class Killed(Exception):
-        pass
-
-    def tick(metrics):
-        ticks.append(1)
-        if len(ticks) == 4:
-            raise Killed
-
-    ticks, spec = [], spec_for("erm", **{"encoder.dropout": 0.4})
+    spec = spec_for("erm", **{"encoder.dropout": 0.4})
     small()
     _, complete = ending(spec)
     with pytest.raises(Killed):
-        ending(spec, Saver(tmp_path / "run", seconds=0.0), tick)
+        ending(spec, Saver(tmp_path / "run", seconds=0.0), killer(4))
     _, again = ending(spec, Saver(tmp_path / "run", seconds=0.0))
     for name, value in complete.items():
         assert torch.equal(again[name], value), name

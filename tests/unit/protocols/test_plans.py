@@ -1,7 +1,5 @@
 """Plans: which rows train, select and are scored."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""The run of an episode: order of hooks, selection, schedules, and no leakage of test data."""
+"""The run of an episode: order of hooks, selection, schedules, outputs, and no leakage of test data."""
 
 from functools import partial
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator
@@ -16,10 +17,13 @@ from holdfast.data.synthetic import world
 from holdfast.methods.base import Method
 from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Optimizer, OptimizerSettings
+from holdfast.nn.backbones.small import Features
+from holdfast.nn.heads import Linear
+from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.protocols import select
-from holdfast.protocols.fit import fit
+from holdfast.protocols.evaluate import outputs
 from holdfast.protocols.plans import LeaveOneOut, Stream
 from holdfast.protocols.run import run
 from holdfast.record import unpacked
@@ -94,40 +98,6 @@ def test_order_of_hooks_in_a_stream():
     assert method.seen[10] == f"stage 1 ('{DATA.domains[1]}',)"
     assert len(done) == 3
     assert [set(d["test"]) for d in done] == [set(DATA.domains)] * 3
-
-
-def scripted(scores, choose, **more):
-    method, queue = Recorder(), iter(scores)
-    method.phases = ("only",)
-    parts = [Part(DATA.domains[0], DATA.rows_of(DATA.domains[0]))]
-    batches = Batches(EXAMPLES, parts, 2, generator=generator(0, "b"))
-    fitted = fit(method, batches, lambda: ({"a": next(queue)}, {"a": 0.0}), steps=10, every=2, choose=choose, **more)
-    return method, fitted
-
-
-def test_the_method_ends_at_the_selected_step():
-    method, fitted = scripted([0.1, 0.5, 0.9, 0.2, 0.9], select.best_mean)
-    assert fitted.step == 6
-    assert float(method.steps) == 6
-    assert len(fitted.history) == 5
-    method, fitted = scripted([0.1, 0.5, 0.9, 0.2, 0.9], select.newest)
-    assert (fitted.step, float(method.steps)) == (10, 10)
-
-
-def test_patience_stops_early():
-    method, fitted = scripted([0.9, 0.5, 0.4, 0.3, 1.0], select.best_mean, patience=2)
-    assert (fitted.step, len(fitted.validations)) == (2, 3)
-    assert float(method.steps) == 2
-
-
-def test_a_nan_loss_is_an_error():
-    class Broken(Recorder):
-        def step(self, batch):
-            return {"risk": torch.tensor(float("nan"))}
-
-    (episode,) = Stream().episodes(rows_by_domain(DATA), 0)
-    with pytest.raises(BadInput, match=r"training diverged.*lower --lr"):
-        run(episode, Broken, EXAMPLES, TASK, **options())
 
 
 def test_schedules_restart_with_every_stage():
@@ -227,3 +197,35 @@ def test_auxiliary_losses_are_minimised():
     metrics = [method.step(next(batches)) for _ in range(10)]
     assert float(metrics[0]["auxiliary"]) == pytest.approx(1.0)
     assert float(net.neck.weight.detach()) < 0.7
+
+
+def method(**options) -> ERM:
+    torch.manual_seed(0)
+    neck = HeterogeneousMemory(6, 2, real=0, slots=2, label_width=2, heads=2, support=8, **options)
+    model = Model(Features(inputs=6), neck, Linear(neck.width, 2))
+    return ERM(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings()))
+
+
+def test_a_batch_context_predicts_shuffled_batches_of_the_support_size():
+    x = torch.randn(32, 6, generator=torch.Generator().manual_seed(1))
+    examples, rows = Examples(TensorStore(x), torch.zeros(32, dtype=torch.long), ()), np.arange(32)
+    sizes = []
+    trained = method(context="batch")
+    trained.model.neck.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+    predictions = outputs(trained, examples, rows)
+    assert sizes == [8, 8, 8, 8]
+    assert torch.equal(predictions, outputs(trained, examples, rows))
+    assert not torch.allclose(predictions, outputs(method(context="batch", shuffle=1), examples, rows), atol=1e-5)
+    with torch.no_grad():
+        in_order = torch.cat([trained.eval().predict(chunk) for chunk in x.split(8)])
+    assert not torch.allclose(predictions, in_order, atol=1e-5)
+
+
+def test_without_batch_context_batches_are_large():
+    x = torch.randn(32, 6, generator=torch.Generator().manual_seed(1))
+    examples = Examples(TensorStore(x), torch.zeros(32, dtype=torch.long), ())
+    sizes, trained = [], method()
+    trained.model.neck.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+    predictions = outputs(trained, examples, np.arange(32))
+    assert sizes == [32]
+    assert_close(predictions[5:9], outputs(trained, examples, np.arange(5, 9)))

@@ -1,7 +1,5 @@
 """Helpers for tests of figures."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from holdfast.report.plots import Chart, Plot

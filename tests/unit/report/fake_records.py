@@ -1,7 +1,5 @@
 """Hand-written records with scores whose means are easy to compute."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Engagement in tables, notes, decisions and the report."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
@@ -81,7 +79,6 @@ def test_differences_of_idle_methods_are_not_engaged():
     assert note.startswith("significantly different from erm")
     assert note.endswith("; not engaged: mil + memory")
     decision = decide([*ERM, *IDLE], "accuracy")
-    assert decision is not None
     assert "no other method or combination is significantly better" in decision.why
     assert decision.why.endswith(" (not engaged: mil + memory)")
     significant = runs("mil", [0.80, 0.82, 0.841], memory=[0.0, 0.0, 0.0])

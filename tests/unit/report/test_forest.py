@@ -1,7 +1,5 @@
 """Forest plot: paired differences to the baseline with intervals, and a text alternative with the same numbers."""
 
-from __future__ import annotations
-
 import pytest
 
 from holdfast.report.forest import forest_chart, forest_lines, forest_summary

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -87,8 +85,6 @@ def test_reports_audits_and_watches_share_one_frame(tmp_path):
 def test_single_sources_have_validation_columns(tmp_path):
     text = written(tmp_path, [alone("erm", 0, "a", 0.9, {"b": 0.5}), alone("erm", 0, "b", 0.6, {"a": 0.2})])
     head, body = (re.search(rf"<{tag}>.*?</{tag}>", text, re.DOTALL) for tag in ("thead", "tbody"))
-    assert head is not None
-    assert body is not None
     names = re.findall(r"<button[^>]*>(.*?)</button>", head[0])
     assert names == ["method", "a&gt;b", "b&gt;a", "average", "worst domain", "a&gt;a (valid)", "b&gt;b (valid)"]
     assert re.findall(r'<td data-value="([^"]*)" class="([^"]*)"', body[0]) == [

@@ -1,7 +1,5 @@
 """Sections of analyses: choice of runs, presence in the report, escaping, unique ids of figures."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

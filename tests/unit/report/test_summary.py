@@ -1,14 +1,11 @@
 """Summaries of a comparison as Markdown and as an image."""
 
-import json
-import sys
-
 import pytest
 from PIL import Image
 
-from holdfast.cli import main
 from holdfast.report.summary import SIZE, markdown, write_summary
 from holdfast.stats.summary import summarise
+from tests.calls import run_cli
 from tests.unit.report.fake_records import leave_one_out, record
 
 
@@ -36,16 +33,13 @@ def test_mixed_data_sets_have_no_recommendation(tmp_path):
 
 
 @pytest.mark.parametrize("option", [[], ["--json"]])
-def test_report_writes_the_summary_on_request(monkeypatch, capsys, tmp_path, option):
+def test_report_writes_the_summary_on_request(tmp_path, option):
     for run in leave_one_out():
         run.save(tmp_path / "runs" / "records")
-    monkeypatch.setattr(sys, "argv", ["holdfast", "report", str(tmp_path / "runs"), "--summary", *option])
-    with pytest.raises(SystemExit) as exit:
-        main()
-    printed = capsys.readouterr()
-    assert exit.value.code == 0, printed.err
+    ran = run_cli("report", tmp_path / "runs", "--summary", *option)
+    assert ran.code == 0, ran.err
     expected = [str(tmp_path / "runs" / name) for name in ("summary.md", "summary.png")]
     if option:
-        assert list(json.loads(printed.out)["summary"].values()) == expected
+        assert list(ran.json["summary"].values()) == expected
     else:
-        assert all(f"summary: {path}" in printed.err for path in expected)
+        assert all(f"summary: {path}" in ran.err for path in expected)

@@ -1,7 +1,5 @@
 """Sizes of inputs and networks are chosen from the data and the machine, and specs without them keep their meaning."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Runs on data with many domains: defaults, the record, and selections."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from types import SimpleNamespace

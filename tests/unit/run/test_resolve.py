@@ -1,7 +1,5 @@
 """Requests become jobs: methods and their necks, distribution of settings, one set of episodes, all checks first."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Settings become specs: defaults, dotted names, necks of methods, and errors that name the offending setting."""
 
-from __future__ import annotations
-
 import pytest
 
 from holdfast import catalog

@@ -101,7 +101,6 @@ def test_repeated_rows_are_counted_and_the_command_is_named(tmp_path):
     pd.DataFrame(rows, columns=["text", "label", "domain"]).to_csv(path, index=False)
     data = load_data(path)
     repeated = count_repeated(data)
-    assert repeated is not None
     assert (repeated.total, repeated.within, repeated.between) == (2, 1, 1)
     note = repeated_note(data, [str(path)])
     assert "2 of 5 rows repeat earlier ones (1 in the same domain, 1 in another domain)" in note

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import BadInput
+from tests.generators.mutate import mutate, mutate_json
 from tests.soak import inputs
 from tests.soak.__main__ import main
 from tests.soak.faulty import LIBRARY, SOURCE
-from tests.soak.mutate import mutate, mutate_json
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 

@@ -1,7 +1,5 @@
 """Recommendation of a configuration and its reason."""
 
-from __future__ import annotations
-
 import pkgutil
 from dataclasses import replace
 
@@ -19,7 +17,6 @@ from tests.unit.stats.test_significance import BASE, BETTER, ERM, HMA, MIL, grid
 
 def test_methods_that_are_clearly_better_are_recommended():
     decision = decide([*ERM, *HMA, *MIL], "accuracy")
-    assert decision is not None
     assert (decision.label, decision.spec["method"]) == ("mil", "mil")
     for text in (
         "significantly better than erm",
@@ -35,7 +32,6 @@ def test_methods_that_are_clearly_better_are_recommended():
 def test_the_best_average_alone_is_not_sufficient():
     lucky = grid("hma", {"films": [0.90, 0.55, 0.70], "books": [0.40, 0.75, 0.55]})  # large spread
     decision = decide([*ERM, *lucky], "accuracy")
-    assert decision is not None
     assert decision.label == "erm"
     assert "no other method or combination is significantly better" in decision.why
 
@@ -43,7 +39,6 @@ def test_the_best_average_alone_is_not_sufficient():
 def test_significantly_worse_methods_are_not_recommended():
     worse = grid("mil", {"films": [0.40, 0.49, 0.61], "books": [0.29, 0.40, 0.51]})
     decision = decide([*ERM, *worse], "accuracy")
-    assert decision is not None
     assert decision.label == "erm"
 
 
@@ -53,12 +48,10 @@ def test_lower_losses_are_better():
                        metric="nll") for r in records]  # fmt: skip
 
     decision = decide([*losses(ERM), *losses(MIL)], "nll")  # MIL has .1 more loss
-    assert decision is not None
     assert decision.label == "erm"
     decision = decide(
         [*losses(grid("mil", {"films": [0.40, 0.49, 0.61], "books": [0.29, 0.40, 0.51]})), *losses(ERM)], "nll"
     )
-    assert decision is not None
     assert decision.label == "mil"
 
 
@@ -67,11 +60,9 @@ def test_networks_with_necks_are_compared_with_the_plain_one():
     lucky = grid("erm", {"films": [0.90, 0.55, 0.70], "books": [0.40, 0.75, 0.55]}, neck="memory")
     coral = grid("coral", {"films": [0.62, 0.72, 0.81], "books": [0.53, 0.61, 0.70]}, neck="memory")
     decision = decide([*lucky, *ERM], "accuracy")
-    assert decision is not None
     assert (decision.label, decision.spec["neck"]) == ("erm", None)
     assert "no other method or combination is significantly better" in decision.why
     decision = decide([*better, *ERM, *lucky], "accuracy")
-    assert decision is not None
     assert decision.spec["neck"] == "experts"
     assert "significantly better than erm, +10.0 compared with it (measured +10.0" in decision.why
     against = {entry.label: entry.rival for entry in summarise([*better, *ERM, *lucky, *coral], "accuracy").tests}
@@ -80,7 +71,6 @@ def test_networks_with_necks_are_compared_with_the_plain_one():
     (entry,) = summarise([*inside, *ERM], "accuracy").tests
     assert entry.rival != entry.label
     decision = decide([*inside, *ERM], "accuracy")
-    assert decision is not None
     assert decision.spec["encoder_args"] == {"experts": 6}
     alone = {entry.label: entry.rival for entry in summarise([*lucky, *coral], "accuracy").tests}
     assert alone == {"coral + memory": "erm + memory"}  # plain ERM was not run
@@ -89,7 +79,6 @@ def test_networks_with_necks_are_compared_with_the_plain_one():
 def test_too_few_seeds_recommend_the_baseline():
     one = [record("erm", 0, {"films": 0.5, "books": 0.4}), record("mil", 0, {"films": 0.9, "books": 0.9})]
     decision = decide(one, "accuracy")
-    assert decision is not None
     assert decision.label == "erm"
     assert "1 of them could not be tested with so few pairs" in decision.why
     assert "--seeds 3" in decision.why
@@ -97,7 +86,6 @@ def test_too_few_seeds_recommend_the_baseline():
 
 def test_tests_per_example_do_not_change_the_recommendation():
     decision = decide([with_examples("erm", BASE), with_examples("coral", BETTER)], "accuracy")
-    assert decision is not None
     assert decision.label == "erm"
     assert "coral" not in decision.why
 
@@ -107,7 +95,6 @@ def test_tests_per_example_do_not_change_the_recommendation():
 )
 def test_without_a_comparison_the_best_or_only_method_is_recommended(records, label, words):
     decision = decide(records, "accuracy")
-    assert decision is not None
     assert decision.label == label
     assert words in decision.why
 
@@ -134,20 +121,16 @@ def test_gains_are_shrunk_by_their_uncertainty():
 def test_of_significantly_better_methods_the_one_with_the_largest_expected_score_is_chosen():
     good = grid("vrex", {"films": [0.53, 0.61, 0.74], "books": [0.43, 0.51, 0.64]})  # by .03 .01 .04 .03 .01 .04
     decision = decide([*ERM, *good, *HMA], "accuracy")
-    assert decision is not None
     assert decision.label == "vrex"
     both = decide([*ERM, *good, *MIL], "accuracy")
-    assert both is not None
     assert both.label == "mil"
 
 
 def test_a_method_needs_a_corrected_p_below_half_of_the_level():
     weak = grid("vrex", {"films": [0.53, 0.605, 0.72], "books": [0.42, 0.495, 0.63]})  # one-sided p is 0.017
     alone = decide([*ERM, *weak], "accuracy")
-    assert alone is not None
     assert alone.label == "vrex"
     corrected = decide([*ERM, *weak, *HMA], "accuracy")  # twice as much with two methods
-    assert corrected is not None
     assert corrected.label == "erm"
 
 
@@ -155,19 +138,16 @@ def test_methods_and_combinations_are_corrected_separately():
     weak = grid("vrex", {"films": [0.53, 0.605, 0.72], "books": [0.42, 0.495, 0.63]})
     soup = [record("soup", None, {"films": 0.6}), record("soup", None, {"books": 0.5})]
     decision = decide([*ERM, *weak, *soup], "accuracy")
-    assert decision is not None
     assert decision.label == "vrex"
 
 
 def test_the_reference_is_the_better_one_of_plain_training_and_the_best_simple_baseline():
     logistic = grid("logistic", {"films": [0.61, 0.69, 0.80], "books": [0.49, 0.62, 0.70]}, encoder="tfidf")
     decision = decide([*ERM, *logistic, *MIL], "accuracy")  # as good as mil
-    assert decision is not None
     assert decision.spec["method"] == "logistic"
     assert "65.2 against 55.0 of erm" in decision.why
     worse = grid("logistic", {"films": [0.4, 0.5, 0.6], "books": [0.3, 0.4, 0.5]}, encoder="tfidf")
     decision = decide([*ERM, *worse, *HMA], "accuracy")
-    assert decision is not None
     assert decision.label == "erm"
     assert "55.0 against 45.0 of tfidf + logistic" in decision.why
 
@@ -175,7 +155,6 @@ def test_the_reference_is_the_better_one_of_plain_training_and_the_best_simple_b
 def test_a_combination_of_all_seeds_is_paired_with_the_mean_over_seeds():
     soup = [record("soup", None, {"films": 0.75}), record("soup", None, {"books": 0.65})]
     test = paired_over_seeds(soup, ERM, "accuracy")
-    assert test is not None
     assert (test.n, test.difference) == (2, pytest.approx(0.15))
 
 
@@ -185,7 +164,6 @@ def test_extremely_small_p_values_belong_to_their_methods(monkeypatch):
 
     monkeypatch.setattr("holdfast.stats.decision.paired_t", smallest)
     decision = decide([*ERM, *HMA, *MIL], "accuracy")
-    assert decision is not None
     assert decision.label == "mil"
 
 
@@ -208,7 +186,6 @@ def shifted(records, difference):
 def test_the_choice_on_a_sample_counts_only_if_it_is_better_than_that_on_all_rows(difference, chosen):
     sample = [*sampled(ERM, 100), *sampled(shifted(MIL, difference), 100)]
     decision = decide([*shifted(ERM, 0.05), *sample], "accuracy")
-    assert decision is not None
     assert decision.spec["method"] == chosen
     assert decision.spec.get("rows") == (100 if chosen == "mil" else None)
 
@@ -218,10 +195,8 @@ def test_rows_of_an_easier_sample_do_not_win_by_the_sample(difference, chosen):
     constant = [record("majority", 0, dict.fromkeys(ERM[0].stages[0]["test"], 0.3))]
     sample = sampled([*shifted(MIL, 0.1 + difference), *shifted(constant, 0.2)], 100)
     decision = decide([*ERM, *constant, *sample], "accuracy")
-    assert decision is not None
     assert decision.spec["method"] == chosen
     alone = decide([*ERM, *constant, *sampled(shifted(constant, 0.4), 100)], "accuracy")
-    assert alone is not None
     assert alone.spec["method"] == "erm"
 
 
@@ -229,7 +204,6 @@ def test_a_configuration_that_was_also_trained_on_more_rows_is_not_chosen_on_a_s
     sample = sampled([*shifted(ERM, -0.02), *shifted(MIL, 0.2)], 100)
     lucky = [*ERM, *shifted(MIL, -0.2), *sample]
     decision = decide(lucky, "accuracy")
-    assert decision is not None
     assert (decision.label, decision.spec.get("rows")) == ("erm", None)
 
 
@@ -273,7 +247,6 @@ class Simulated:
             (values,) = each.stages[0]["test"].values()
             values["accuracy"] = float(score)
         decision = decide(self.records, "accuracy")
-        assert decision is not None
         return decision.spec["method"]
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from holdfast.stats.labels import grouped, is_plain
 from tests.unit.report.fake_records import record
 

@@ -6,8 +6,6 @@ lr 2    .8, .7       .75    .60         .50                     .50             
 lr 3    .6, .6       .60    .55         .70                     .40                     .55
 """
 
-from __future__ import annotations
-
 import pytest
 
 from holdfast import catalog

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -84,12 +82,10 @@ def runs():
 def test_transfers_of_records_over_seeds():
     assert learned_at(runs()[0]) == [0, 1, 2]
     (entry,) = transfers(grouped(runs()), "accuracy")
-    assert entry.backward is not None
     assert entry.backward.mean == pytest.approx((-0.05 - 0.15) / 2)
     assert entry.backward.n == 2
     assert entry.forward is None
     (entry,) = transfers(grouped(runs()), "accuracy", baseline=[0.5, 0.45, 0.5])
-    assert entry.forward is not None
     assert entry.forward.mean == pytest.approx(0.05)
     assert transfers(grouped(leave_one_out()), "accuracy") == []
 
@@ -115,8 +111,6 @@ def test_courses_are_means_over_seeds_in_the_order_of_learning():
         ("z", ("z", "a"), 0), ("a", ("z", "a"), 1), ("b", ("z", "a"), None),
     ]  # fmt: skip
     first, last = z.lines["erm"]
-    assert first is not None
-    assert last is not None
     assert (first.mean, first.stderr, last.mean) == (pytest.approx(0.8), pytest.approx(0.1), pytest.approx(0.6))
     assert a.lines["ewc"][0] is None  # not scored after the first stage
     assert list(b.lines) == ["ewc"]

@@ -1,7 +1,5 @@
 """Two features and two networks at a small size: each network learns the feature it can compute; experts for cases."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -7,7 +7,7 @@ import pytest
 from holdfast.data.synthetic import world
 from holdfast.record import load
 from studies import default, default_tables
-from studies.default import DATASETS, FIRST, ROWS, DefaultRunner, RowJob, Setting, comparison_of, row_jobs
+from studies.default import DATASETS, ROWS, DefaultRunner, RowJob, Setting, comparison_of, row_jobs
 from studies.pack_results import pack_all
 
 
@@ -21,33 +21,12 @@ def small(monkeypatch):
     return setting
 
 
-def test_rows_of_the_first_version_have_its_settings():
-    rated, digits = DATASETS["rated"], DATASETS["digits"]
-    for name in ("first", "searched"):
-        assert {**rated.row(name), **FIRST} == rated.row(name)
-    assert (rated.row("first")["lr"], digits.row("first")["lr"]) == (5e-5, 1e-3)
-    assert rated.row("searched", 3e-5)["lr"] == 3e-5
-    assert (rated.row("frozen")["lr"], rated.row("frozen")["tune"]) == (1e-3, "frozen")
-    assert rated.row("first")["encoder.length"] == 128
-    assert not {"lr", "steps", "schedule", "average"} & set(rated.row("default"))
-
-
 def test_rows_that_change_nothing_are_left_out(tmp_path):
     jobs = row_jobs(["rated", "pacs", "digits"], ["default", "frozen", "128-tokens"], tmp_path)
     assert {(job.comparison, job.row) for job in jobs} == {
         ("rated", "default"), ("rated", "frozen"), ("rated", "128-tokens"), ("pacs", "default"), ("pacs", "frozen"),
         ("digits", "default"),
     }  # fmt: skip
-
-
-def test_one_job_writes_baselines_network_and_stack(small, tmp_path):
-    runner = DefaultRunner(tmp_path, tmp_path, {"small": comparison_of("small")})
-    job = RowJob("run", "small", "", "", "default", 0.0, 0)
-    runner.run(job)
-    assert job.path(tmp_path).is_file()
-    records = list(load(tmp_path / "run" / "small" / "default"))
-    assert {record.spec["method"] for record in records} == {"majority", "logistic", "erm", "stack"}
-    assert {record.episode for record in records} == {"to-domain-0", "to-domain-1", "to-domain-2"}
 
 
 def test_the_rate_is_chosen_on_source_validation(small, tmp_path, capsys):
@@ -95,8 +74,3 @@ def test_many_seeds_are_compared_in_five_blocks(tmp_path):
     assert default_tables.average({"a": scores, "b": few}, "default", "first") == [(6.5 + 2) / 2, (7.5 + 4) / 2]
     jobs = row_jobs(["proteins"], ["default", "no-search"], tmp_path)
     assert [sum(job.row == row for job in jobs) for row in ("default", "no-search")] == [20, 5]
-
-
-def test_frozen_rows_have_no_augmentation():
-    assert "augment" in DATASETS["pacs"].row("first")
-    assert "augment" not in DATASETS["pacs"].row("frozen")

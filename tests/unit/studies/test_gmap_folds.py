@@ -1,7 +1,5 @@
 """Studies of G-MAP with folds: data without duplicates, runs of all stages with a tiny encoder, and their tables."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

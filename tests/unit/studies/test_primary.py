@@ -1,7 +1,5 @@
 """The analysis plan on synthetic records: rates from source validation alone, gates, paired differences, jobs."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The types of public names are complete; symbols of pyright that are not public do not count."""
 
-from __future__ import annotations
-
 import pytest
 
 from studies import public_types

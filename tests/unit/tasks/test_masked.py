@@ -1,7 +1,5 @@
 """Masked task: fixed masks for evaluation, new masks per training step, loss of the complete model."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Span task: best span by brute force, windows of one question, normalised words."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

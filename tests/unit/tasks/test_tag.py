@@ -1,7 +1,5 @@
 """Tag task: entity counts, truncated words, loss at first tokens."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,6 @@
 """Comparisons by the queue: failures, time limits, continued commands, searched rates and samples."""
 
 import math
-import sys
 import time
 
 import numpy as np
@@ -10,7 +9,6 @@ import torch
 
 from holdfast import catalog
 from holdfast.api import NothingFinished, compare
-from holdfast.cli import main
 from holdfast.engines import local
 from holdfast.engines.local import Local
 from holdfast.final_model import refit
@@ -22,6 +20,7 @@ from holdfast.run.train import outputs_path, state_path
 from holdfast.run.workspace import Workspace
 from holdfast.train import schedule
 from holdfast.train.board import Board
+from tests.calls import run_cli
 from tests.tables import table_world
 from tests.unit.engines import faulty
 
@@ -68,14 +67,6 @@ def test_units_take_turns_only_if_their_runs_share_the_cores(tmp_path, monkeypat
     assert [board.next_job().spec.method for _ in expected] == expected
 
 
-def command(monkeypatch, *arguments):
-    """Run a command and return its exit code."""
-    monkeypatch.setattr(sys, "argv", ["holdfast", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code
-
-
 @pytest.fixture
 def table(tmp_path):
     """A table file with two numbers, a label and three domains."""
@@ -88,18 +79,17 @@ def table(tmp_path):
     return path
 
 
-def test_the_command_succeeds_with_a_choice_and_fails_if_nothing_could_be_compared(
-    table, tmp_path, monkeypatch, capsys
-):
+def test_the_command_succeeds_with_a_choice_and_fails_if_nothing_could_be_compared(table, tmp_path):
     bad = catalog.register_method(faulty.Raises)
     options = ["--seeds", 1, "--steps", 8, "--jobs", 1, "--no-model", "--device", "cpu", "--no-cache"]
-    assert command(monkeypatch, "compare", table, "--methods", f"erm,{bad}", "--out", tmp_path / "a", *options) == 0
-    err = capsys.readouterr().err
-    assert "choice: " in err
-    assert f"{bad} failed" in err
+    ran = run_cli("compare", table, "--methods", f"erm,{bad}", "--out", tmp_path / "a", *options)
+    assert ran.code == 0
+    assert "choice: " in ran.err
+    assert f"{bad} failed" in ran.err
     options += ["--no-baselines"]
-    assert command(monkeypatch, "compare", table, "--methods", bad, "--out", tmp_path / "b", *options) == 1
-    assert "error: no run could be completed: KeyError" in capsys.readouterr().err
+    ran = run_cli("compare", table, "--methods", bad, "--out", tmp_path / "b", *options)
+    assert ran.code == 1
+    assert "error: no run could be completed: KeyError" in ran.err
 
 
 @pytest.fixture
@@ -120,7 +110,6 @@ def test_simple_baselines_remain_if_the_time_ends_with_the_first_network(tmp_pat
     assert {"majority", "logistic"} <= methods
     assert not methods & {"erm", "coral"}
     assert done.decision is not None
-    assert done.schedule is not None
     assert {"erm", "coral"} <= {unit.name for unit in done.schedule.left_out}
     assert "the same command with a larger --budget continues" in done.schedule.note
 
@@ -250,5 +239,5 @@ def test_finished_runs_are_saved_as_an_ensemble_if_the_model_does_not_fit_into_t
     saved = load_model(model)
     assert 1 + len(saved.members) == 3  # one per domain
     predictions = tmp_path / "predictions.csv"
-    assert command(monkeypatch, "predict", model, table, "--out", predictions, "--device", "cpu") == 0
+    assert run_cli("predict", model, table, "--out", predictions, "--device", "cpu").code == 0
     assert len(predictions.read_text().splitlines()) == 91

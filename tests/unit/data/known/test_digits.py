@@ -1,7 +1,5 @@
 """Coloured MNIST: fractions of flipped labels and wrong colours, domains, settings and errors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -40,7 +38,6 @@ def test_domains_and_splits(folder):
     found = load_data("colored-mnist", data_dir=folder)
     assert found.domains == ("first", "second", "reversed", "grey")
     split = found.split
-    assert split is not None
     count = [np.bincount(split[found.rows_of(name)], minlength=3).tolist() for name in found.domains]
     assert count == [[2500, 500, 0], [2500, 500, 0], [0, 0, 1000], [0, 0, 1000]]
     assert found.raw.data.shape == (8000, 3, 14, 14)

@@ -1,7 +1,5 @@
 """Published image sets: folders by domain and by split, the binary files of CIFAR, and WILDS."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

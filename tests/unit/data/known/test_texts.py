@@ -54,14 +54,12 @@ def test_spellings_of_labels_and_splits(tmp_path):
     (tmp_path / "sst2.csv").write_text("text,label,split\nx,1,train_phrases\ny,0,train_sentences\nz,Positive,Test\n")
     found = load_data("sst2", data_dir=tmp_path)
     assert found.y.tolist() == [1, 0, 1]
-    assert found.split is not None
     assert found.split.tolist() == [0, 0, 2]
     (tmp_path / "sick.csv").write_text(
         "sentence1,sentence2,label,split\na,b,ENTAILMENT,TRIAL\nc,d,NEUTRAL,TRAIN\ne,f,contradiction,TEST\n"
     )
     found = load_data("sick", data_dir=tmp_path)
     assert found.y.tolist() == [1, 2, 0]
-    assert found.split is not None
     assert found.split.tolist() == [1, 0, 2]
 
 
@@ -163,6 +161,5 @@ def test_split_names_may_contain_numbers(tmp_path):
     rows = "a,World,train10k\nb,Sports,train10k_alps\nc,Business,test\nd,Sci/Tech,test\n"
     (tmp_path / "ag_news.csv").write_text("text,label,split\n" + rows)
     found = load_data("ag-news", data_dir=tmp_path)
-    assert found.split is not None
     assert found.split.tolist() == [0, 0, 2, 2]
     assert [found.classes[i] for i in found.y] == ["world", "sports", "business", "sci/tech"]

@@ -1,7 +1,5 @@
 """VADER: parsing a small archive with the published layout, checksums, downloads, and the real file."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import subprocess

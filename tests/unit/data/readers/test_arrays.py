@@ -1,7 +1,5 @@
 """Arrays in .npz files: vectors, images, roles and errors."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 
@@ -39,7 +37,6 @@ def test_vectors(tmp_path):
     assert found.raw.take(np.array([1])).tolist() == [[2, 3]]
     assert (found.classes, found.y.tolist()) == (("0", "1", "10"), [1, 0, 1, 2])
     assert (found.domains, found.domain.tolist()) == (("b", "a"), [0, 1, 0, 0])
-    assert found.split is not None
     assert found.split.tolist() == [0, 1, 2, 0]
     assert found.ids == ["1", "0", "1", "10"]
     assert (found.y.dtype, found.domain.dtype) == (np.int64, np.int64)

@@ -33,7 +33,6 @@ def test_all_bad_cells_are_listed_at_once(tmp_path):
     )
     dataset = read_table(path, ReadOptions(skip_bad=True))
     assert len(dataset) == 16
-    assert dataset.file_rows is not None
     assert dataset.file_rows.tolist() == [*range(1, 9), *range(13, 21)]
     (note,) = dataset.notes
     assert note.startswith(f"--skip-bad: 5 of 21 rows of {path} are left out (2 in column 'label' has no label; ")
@@ -95,7 +94,6 @@ def test_bad_json_rows(tmp_path):
     )
     assert "is not a JSON object (row 7); column 'text' has no text (row 8)" in message
     dataset = read_table(path, ReadOptions(skip_bad=True))
-    assert dataset.file_rows is not None
     assert dataset.file_rows.tolist() == [1, 2, 3, 4, 9, 10, 11, 12]
 
 
@@ -104,7 +102,6 @@ def test_unknown_splits_and_frames(tmp_path):
     with pytest.raises(BadInput, match=r"2 bad cells.*has the split 'holdout' \(row 2\), the split '' \(row 3\)"):
         read_table(path)
     dataset = read_table(path, ReadOptions(skip_bad=True))
-    assert dataset.split is not None
     assert dataset.split.tolist() == [0, 2]
     frame = pd.DataFrame({"text": ["a", None, "c", "d"], "label": ["n", "p", None, "p"], "domain": list("xyxy")})
     with pytest.raises(BadInput, match=r"DataFrame has 2 bad cells in 2 rows: column 'text'.*row 2.*'label'.*row 3"):
@@ -135,7 +132,6 @@ def test_columns_are_carried_unchanged(tmp_path):
     notes = [name for table in carried if table is not None for name in table["note"].to_pylist()]
     assert notes == [f"n{i}" for i in range(9) if i != 4]
     part = chunks[0].subset(np.array([2, 0])).carried
-    assert part is not None
     assert part["price"].to_pylist() == ["2", "0"]
     for name, message in (("nope", "has no column 'nope'"), ("note", "")):
         reading = load_chunks(path, rows=3, carry=[name], skip_bad=True)

@@ -54,10 +54,6 @@ def test_many_similar_names_are_counted():
     assert notes[-1].startswith("3 more groups of labels of f.csv")
 
 
-def test_distinct_names_have_no_note():
-    assert not spelling_notes("label", column(["a", "b", None, ""], ["c", "a b"]), where="f.csv")
-
-
 def test_names_that_could_be_missing_values_have_a_note(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text("text,label,domain\n" + "a,p,x\nb,?,NA\nc,n,x\nd,?,y\n")

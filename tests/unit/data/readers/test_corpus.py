@@ -1,7 +1,5 @@
 """Plain texts: text files, table columns, folders with one domain per file, and packing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 
 from holdfast.core.errors import BadInput
@@ -147,9 +146,3 @@ def test_recoded_rows_mark_unknown_categories():
     assert rows.recoded(learned).codes.tolist() == [[-2], [0], [-1]]
     with pytest.raises(KeyError):
         rows.recoded((Column("b", "number"),))
-
-
-def test_kinds_of_arrow_types():
-    kinds = {pa.int8(): "number", pa.bool_(): "boolean", pa.date32(): "date", pa.list_(pa.int8()): ""}
-    assert {kind: features.kind_of(kind) for kind in kinds} == kinds
-    assert features.kind_of(pa.dictionary(pa.int32(), pa.string())) == features.NAME

@@ -1,7 +1,5 @@
 """Graph files: every format gives the same graphs, and errors name the line."""
 
-from __future__ import annotations
-
 import zipfile
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Decoding image files and reading folders of them."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path
@@ -88,7 +86,6 @@ def test_domains_and_classes_are_folders(folder):
     found = read_images(folder)
     assert found.name == "set"
     assert (found.classes, found.domains) == (("cat", "dog"), ("art", "photo"))
-    assert found.ids is not None
     assert found.ids[:3] == ["art/cat/0.png", "art/cat/1.png", "art/dog/0.png"]
     assert "photo/dog/UPPER.PNG" in found.ids
     assert len(found) == 9

@@ -26,7 +26,6 @@ def lists() -> pd.DataFrame:
 def check(data, **options) -> None:
     dataset = training_data(data, task="multilabel", **options)
     assert dataset.classes == ("happy", "sad")
-    assert dataset.targets is not None
     assert dataset.targets.tolist() == [[a, b] for _, a, b in ROWS]
     assert dataset.raw.kind == "text"
     assert any("3 rows have no label" in note for note in dataset.notes)

@@ -62,7 +62,6 @@ def test_ambiguous_commas_follow_the_separator_of_the_file():
 )
 def test_dates(values, example, dates):
     form = detect_date_form(values)
-    assert form is not None
     assert form.example == example
     assert form.parse(pa.array(values)).to_pylist() == [None if date is None else datetime(*date) for date in dates]
 

@@ -1,7 +1,5 @@
 """Questions from SQuAD files and from tables; answers must match their positions."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -71,6 +69,7 @@ BAD = {
     ),
     "one start too many": ([{**ROWS[0], "answer_start": [0, 1]}], "1 answers but 2 starts"),
     "no number": ([{**ROWS[0], "answer_start": ["x"]}], r"row 1 has the start \['x'\]"),
+    "infinite": ([{**ROWS[0], "answer_start": [float("inf")]}], "row 1 has the start"),
     "no column": ([{"question": "a", "answers": ["b"], "answer_start": [0]}], "no context column"),
     "blank": ([{**ROWS[0], "question": " "}], "question 1 .*blank"),
     "none at all": ([{**ROWS[0], "answers": [], "answer_start": []}], "nothing to learn from"),
@@ -100,10 +99,3 @@ def test_squad_file_with_other_types_is_rejected(tmp_path, change):
     (tmp_path / "a.json").write_text(squad([{**ROWS[0], **change}]))
     with pytest.raises(BadInput, match="not a SQuAD file"):
         read_questions(tmp_path / "a.json")
-
-
-@pytest.mark.parametrize("start", [float("inf"), float("nan"), "x"])
-def test_start_that_is_not_an_integer_is_rejected(tmp_path, start):
-    (tmp_path / "a.jsonl").write_text(json.dumps({**ROWS[0], "answer_start": [start]}) + "\n")
-    with pytest.raises(BadInput, match="row 1 has the start"):
-        read_questions(tmp_path / "a.jsonl")

@@ -1,7 +1,5 @@
 """Scaffold splits: groups are not divided, and the largest ones train."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -51,7 +49,6 @@ def test_scaffold_shift_has_domains_and_splits(tmp_path):
     found = load_data(f"{path}@shift=scaffold", need=("label",), known={})
     assert found.domains == ("common-1", "common-2", "rarer", "rare")
     assert [len(found.rows_of(name)) for name in found.domains] == [4, 4, 1, 2]
-    assert found.split is not None
     assert [set(found.split[found.rows_of(name)].tolist()) for name in found.domains] == [{0}, {0}, {1}, {2}]
     assert found.y.tolist() == [i % 2 for i in range(len(texts))]
     one = load_data(f"{path}@shift=scaffold,environments=1", known={})  # no column of domains is asked for

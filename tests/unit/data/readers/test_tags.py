@@ -1,7 +1,5 @@
 """Tagged sentences from CoNLL files and tables, converted to BIO tags."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

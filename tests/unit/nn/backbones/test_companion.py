@@ -1,7 +1,5 @@
 """GeneralEncoder: frozen networks outside of the state, layer states and their cache."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

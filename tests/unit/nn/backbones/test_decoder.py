@@ -1,7 +1,5 @@
 """Decoder networks as text encoders: maximum length and tokenizers without a padding token."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers

@@ -1,7 +1,5 @@
 """Dropout rates of pretrained networks of several families, and dropout of small networks."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

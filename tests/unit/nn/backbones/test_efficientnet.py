@@ -1,7 +1,5 @@
 """EfficientNet-Lite0: published names and padding, checked weights, frozen statistics, and the default for images."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

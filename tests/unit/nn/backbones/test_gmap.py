@@ -1,7 +1,5 @@
 """G-MAP encoder: what is trained, what stays fixed, saving and loading, controls."""
 
-from __future__ import annotations
-
 import copy
 import shutil
 from functools import partial
@@ -151,16 +149,6 @@ def test_domain_weights_load_into_the_plain_network(folders):
     assert sorted(extra) == ["companion.gates.2.weight", "companion.shares.1", "companion.shares.2"]
 
 
-def test_default_general_model_is_a_frozen_copy_of_the_domain_encoder(folders):
-    encoder = build(folders, general=None)
-    mine, copied = encoder.module.state_dict(), encoder.companion.second.module.state_dict()
-    assert list(mine) == list(copied)
-    assert all(torch.equal(mine[name], copied[name]) for name in mine)
-    assert not {id(p) for p in encoder.module.parameters()} & {
-        id(p) for p in encoder.companion.second.module.parameters()
-    }
-
-
 def test_memory_of_an_identical_network_changes_only_the_first_layer(folders):
     """The states after layer i are the input of layer i + 1, so reading them as memory changes nothing there."""
     encoder = build(folders, general=None, strategy="none").eval()
@@ -251,14 +239,6 @@ def test_settings_identify_the_general_model(folders, tmp_path):
     assert len(digests) == 2
 
 
-def test_cache_changes_only_rounding(folders):
-    plain, stats = build(folders).eval(), build(folders, cache=1).eval()
-    stats.load_state_dict(plain.state_dict())
-    x = batch(plain)
-    for _ in range(2):
-        assert_close(stats(x), plain(x), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("family", ["bert", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_half_precision_is_close(family, attention, tmp_path):
@@ -304,22 +284,6 @@ def test_prompts_and_label_words_work(folders):
     assert int(seen[-1].max()) < len(tiny.VOCABULARY)
     words = [tiny.VOCABULARY[i] for i in seen[-1][0].tolist()]
     assert " ".join(words).startswith("[CLS] the good film was i ##t [MASK]")
-
-
-def test_masked_words_are_masked_for_both_networks(folders):
-    encoder = build(folders, template="sentiment-0", length=24).eval()
-    seen = []
-    encoder.companion.second.module.register_forward_pre_hook(
-        lambda _, __, named: seen.append(named["input_ids"]), with_kwargs=True
-    )
-    x = batch(encoder)
-    encoder(x)
-    places = encoder(inputs.Tokens(x.ids, x.mask, None, torch.tensor([[1, 2], [2, -1]] * 3)))
-    assert places.shape == (6, 2, 32)  # states at positions, as some tasks need
-    for ids in seen:
-        assert torch.equal(ids, x.ids)
-        assert bool((ids == encoder.tokenizer.mask_token_id).any(1).all())
-    assert len(seen) == 2
 
 
 def test_decoder_does_not_see_later_tokens(tmp_path):

@@ -1,7 +1,5 @@
 """Null controls of a general memory: a copy of the encoder, a random network, another text."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

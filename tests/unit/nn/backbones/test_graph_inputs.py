@@ -1,7 +1,5 @@
 """Input features of graphs: numbers, categories and degrees, learned from training graphs only."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -59,7 +57,6 @@ def test_edge_categories_are_one_hot():
     assert form.edge_categories == (3, 3)
     assert form.edge_width == 6
     result = form.prepare(star(2, weights=kinds + torch.tensor([0, 5])), signed=True).weights
-    assert result is not None
     assert result.tolist()[:2] == [[1, 0, 0, 0, 0, 1], [0, 1, 0, 0, 0, 1]]
 
 

@@ -1,7 +1,5 @@
 """The hybrid encoder concatenates a text encoder and components of TF-IDF, and any method can train it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

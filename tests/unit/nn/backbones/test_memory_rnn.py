@@ -1,7 +1,5 @@
 """MemoryRNN: texts and pairs, words, growth of slots and words, saving and loading."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -10,7 +8,6 @@ import torch
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.core.inputs import Tokens
 from holdfast.core.tape import tape
 from holdfast.nn.backbones.memory_rnn import MemoryRNN
 from holdfast.nn.backbones.words import PAD, UNKNOWN
@@ -25,25 +22,6 @@ def net(examples=TEXTS, **options) -> MemoryRNN:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return MemoryRNN.build(lambda: examples, **{**SMALL, **options})
-
-
-@pytest.mark.parametrize("pooling", ["last", "mean"])
-@pytest.mark.parametrize("examples", [TEXTS, PAIRS], ids=["texts", "pairs"])
-def test_features_do_not_depend_on_batch_and_padding(pooling, examples):
-    encoder = net(examples, pooling=pooling).eval()
-    store = encoder.prepare(examples)
-    whole = encoder(store.take(ALL))
-    assert whole.shape == (5, encoder.width) == (5, 7 if examples is PAIRS else 8)
-    for i in range(5):
-        x = store.take(torch.tensor([i]))
-        wide = [None if part is None else torch.nn.functional.pad(part, (0, 9)) for part in (x.ids, x.mask, x.types)]
-        junk = [
-            wide[0].masked_fill(~wide[1], 7),
-            wide[1],
-            None if x.types is None else wide[2].masked_fill(~wide[1], 1),
-        ]
-        for value in (x, Tokens(*wide), Tokens(*junk)):
-            assert_close(encoder(value)[0], whole[i], atol=1e-5, rtol=1e-5)
 
 
 def test_poolings_of_a_text():
@@ -158,14 +136,6 @@ def test_grown_network_loads_from_folder_or_state(cell, examples, tmp_path):
         assert torch.equal(other(other.prepare(asked).take(ALL)), expected)
         assert other.preparation_key() == encoder.preparation_key()
         assert other.rnn.bank.owner.tolist() == [0] * 5 + [2] * 4
-
-
-@pytest.mark.parametrize("options", [{}, {"slots": 0}, {"cell": "gru"}, {"pooling": "mean"}])
-def test_every_parameter_receives_a_gradient(options):
-    encoder = net(PAIRS, **options)
-    encoder(encoder.prepare(PAIRS).take(ALL)).square().sum().backward()
-    assert all(p.grad is not None and bool(p.grad.any()) for p in encoder.parameters())
-    assert {id(p) for b in encoder.blocks() for p in b.parameters()} == {id(p) for p in encoder.parameters()}
 
 
 def test_without_slots_equals_the_plain_network():

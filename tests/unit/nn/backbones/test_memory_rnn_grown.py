@@ -1,7 +1,5 @@
 """Growth of MemoryRNN: hidden units, columns, slots and words in any order, saving and loading."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Packed texts: states equal to those of a padded batch, fewer tokens, and no packing where it does not apply."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

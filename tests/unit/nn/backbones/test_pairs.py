@@ -1,7 +1,5 @@
 """Pairs of texts: concatenation, splitting, and the pair layer."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.testing import assert_close

@@ -1,7 +1,5 @@
 """Positions in tokenized texts for several tokenizers, and windows that cover the texts."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,9 +1,5 @@
 """Small encoders for vectors and images."""
 
-from __future__ import annotations
-
-import json
-
 import pytest
 import torch
 from torch.testing import assert_close
@@ -23,39 +19,6 @@ def built() -> list[tuple[Backbone, torch.Tensor]]:
         (MLP.build(lambda: VECTORS, hidden=(8, 6), dropout=0.5), VECTORS),
         (CNN.build(lambda: IMAGES, size=16), IMAGES),
     ]
-
-
-@pytest.mark.parametrize("which", range(3))
-def test_features_do_not_depend_on_the_batch(which: int) -> None:
-    backbone, examples = built()[which]
-    backbone.eval()
-    store = backbone.prepare(examples)
-    whole = backbone(store.take(torch.arange(len(store))))
-    assert whole.shape == (len(examples), backbone.width)
-    for i in range(len(store)):
-        assert_close(backbone(store.take(torch.tensor([i])))[0], whole[i], atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("which", range(3))
-def test_round_trip(which: int, tmp_path) -> None:
-    backbone, examples = built()[which]
-    settings = json.loads(json.dumps(backbone.save(tmp_path)))
-    again = type(backbone).load(tmp_path, settings)
-    again.load_state_dict(backbone.state_dict())
-    x = backbone.prepare(examples).take(torch.arange(4))
-    assert torch.equal(backbone.eval()(x), again.eval()(x))
-    assert backbone.preparation_key() == again.preparation_key() == built()[which][0].preparation_key()
-
-
-@pytest.mark.parametrize("which", range(3))
-def test_every_parameter_receives_a_gradient(which: int) -> None:
-    backbone, examples = built()[which]
-    parameters = list(backbone.parameters())
-    assert len(parameters) == (0, 4, 16)[which]
-    if parameters:
-        backbone(examples).square().sum().backward()
-        assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in parameters)
-        assert {id(p) for b in backbone.blocks() for p in b.parameters()} == {id(p) for p in parameters}
 
 
 def test_mlp_standardises_by_the_training_examples() -> None:

@@ -1,7 +1,5 @@
 """Subgraph encoder: best edges per graph, and gates on messages."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

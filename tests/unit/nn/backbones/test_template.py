@@ -1,7 +1,5 @@
 """Templates: filled as one text for every tokenizer, without losing the mask or words of the template."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -65,7 +63,6 @@ def test_only_the_texts_are_cut(folders, kind, data):
     words = st.text(alphabet=" \tabg.é漢🙂[]<>", max_size=120) | st.lists(
         st.sampled_from(["good", "bad", encoder.tokenizer.mask_token, "  "]), max_size=60
     ).map(" ".join)
-    assert encoder.template is not None
     texts = [data.draw(words) for _ in range(encoder.template.texts)]
     (row,) = rows(encoder, [texts[0] if len(texts) == 1 else tuple(texts)])
     (blank,) = rows(encoder, ["" if len(texts) == 1 else ("", "")])
@@ -98,7 +95,6 @@ def test_soft_tokens_start_as_their_words_and_train(folders, family):
     pairs = [("a film", "good"), ("food " * 40, "bad"), ("", "")]
     result = [e.eval()(e.prepare(pairs).take(torch.arange(3))) for e in (soft, hard)]
     assert_close(result[0], result[1], atol=1e-5, rtol=1e-5)
-    assert soft.soft is not None
     assert soft.soft.num_embeddings == len(soft.template.soft) >= 3
     assert any(p is soft.soft.weight for p in soft.blocks()[0].parameters())
     result[0].square().sum().backward()
@@ -128,7 +124,6 @@ def test_soft_preset_has_eight_tokens(folders):
     words = PRESETS["nli-soft"].partition("{soft:")[2].partition("}")[0].split()
     assert len(words) == 8
     encoder = build(folders["pieces"], "nli-soft", length=66)
-    assert encoder.template is not None
     assert len(encoder.template.soft) == encoder.soft.num_embeddings
 
 

@@ -1,7 +1,5 @@
 """Image encoders of transformers by their pooled features, with tiny networks of every family."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import (

@@ -1,7 +1,5 @@
 """Growable word table: old words keep id and vector, and the state contains later words."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Word vectors from text and .npz files, and errors of invalid files."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

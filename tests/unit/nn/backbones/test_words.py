@@ -1,7 +1,5 @@
 """Splitting of texts into words, and vocabularies."""
 
-from __future__ import annotations
-
 from holdfast.nn.backbones.words import split_words, vocabulary
 
 

@@ -1,7 +1,5 @@
 """Devices on which the fused kernels run, and a comparison with exact values and derivatives."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

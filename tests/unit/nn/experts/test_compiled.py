@@ -1,7 +1,5 @@
 """The layer under torch.compile: its reference path in one graph, with values, gradients and records of that path."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

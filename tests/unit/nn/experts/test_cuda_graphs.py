@@ -3,8 +3,6 @@
 Without a GPU a graph is a function that is called again and writes its results over those of the first call.
 """
 
-from __future__ import annotations
-
 import copy
 import gc
 import pickle

@@ -1,7 +1,5 @@
 """Experts with default settings learn a world of cases, depend on their routing, and beat the null control."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Example networks to graft: a text and an image transformer and two custom networks, with inputs."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel

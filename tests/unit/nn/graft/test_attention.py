@@ -1,7 +1,5 @@
 """Memory attention: equations, masks, insertion and removal, error messages."""
 
-from __future__ import annotations
-
 import copy
 import threading
 

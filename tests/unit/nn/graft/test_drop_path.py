@@ -1,7 +1,5 @@
 """Stochastic depth: shares per layer, dropped branches, no effect in evaluation."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,13 +1,10 @@
 """Parts inserted into the layer stack of every transformer family."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.resnet import ResNet
@@ -49,19 +46,6 @@ def test_part_is_inserted_after_layers(family, at, folder):
     with torch.no_grad():
         added[-1].add_(torch.linspace(-1, 1, 32))
     assert float((net(x) - before).detach().abs().max()) > 1e-3
-
-
-def test_part_gets_only_the_states():
-    class Layer(nn.Module):
-        def forward(self, states: Tensor, *, mask: int) -> tuple[Tensor, int]:
-            return states * 2, mask
-
-    part = Shift(3)
-    with torch.no_grad():
-        part.by.fill_(1.0)
-    states, mask = FollowedLayer(Layer(), part)(torch.ones(2, 4, 3), mask=7)
-    assert_close(states, torch.full((2, 4, 3), 3.0))
-    assert mask == 7
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,7 +1,5 @@
 """The attention block equals a naive loop in values and gradients."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -9,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.memory.block import BlockSettings, MemoryBlock, concatenate
+from holdfast.nn.memory.block import BlockSettings, MemoryBlock
 from lab.benchmarks.hma import read_repeated
 
 WIDTH, HEADS = 12, 3
@@ -94,29 +92,6 @@ def test_weights_start_with_the_query_itself():
     _, with_it_among_them = module(X, module.keys_values(torch.cat([X[:1], ROWS])), with_self=False)
     assert_close(weights[0], with_it_among_them[0])
     assert module.train()(X, module.keys_values(ROWS), with_self=False)[1] is None  # the fused kernel returns none
-
-
-def test_concatenated_rows():
-    module = block().eval()
-    lots = concatenate(module.keys_values(ROWS[:3]), None, module.keys_values(ROWS[3:]))
-    assert_close(module(X, lots, with_self=False)[0], module(X, module.keys_values(ROWS), with_self=False)[0])
-    assert concatenate(None) is None
-
-
-def test_published_size():
-    d = 832
-    with torch.device("meta"):
-        count = sum(p.numel() for p in MemoryBlock(d, BlockSettings()).parameters())
-    assert count == 3 * (d * d + d) + (8 * d * d + 5 * d) + 6 * d
-    assert count == 7_626_112
-
-
-def test_dropout_only_in_training():
-    torch.manual_seed(0)
-    module = MemoryBlock(WIDTH, BlockSettings(heads=HEADS, dropout=0.5))
-    assert not torch.equal(module(X, None, with_self=True)[0], module(X, None, with_self=True)[0])
-    module.eval()
-    assert torch.equal(module(X, None, with_self=True)[0], module(X, None, with_self=True)[0])
 
 
 @pytest.mark.parametrize(

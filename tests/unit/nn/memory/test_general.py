@@ -1,7 +1,5 @@
 """General memory: planned reads, gates over layers, memory states."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,9 +1,5 @@
 """Heterogeneous memory: attention in training and prediction, gradients, settings."""
 
-from __future__ import annotations
-
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -130,27 +126,6 @@ def test_support_set_and_empty_support_set():
     assert_close(module(Z), without)
 
 
-def test_empty_queue_has_no_effect():
-    module = neck().eval()
-    before = module(Z)
-    with torch.no_grad():
-        module.queue.features.fill_(5.0)  # rows that were never written
-    assert torch.equal(module(Z), before)
-    module.write(Z, Y)
-    assert not torch.allclose(module(Z), before, atol=1e-4)
-
-
-def test_forward_pass_writes_nothing():
-    module = filled()
-    for mode in (True, False):
-        module.train(mode)
-        before = copy.deepcopy(module.state_dict())
-        module(Z)
-        module.read_queue(Z)
-        for name, value in module.state_dict().items():
-            assert torch.equal(value, before[name]), name
-
-
 def test_queue_labels_get_no_gradient():
     module = filled(slots=0).train()
     module(Z).square().sum().backward()
@@ -171,16 +146,6 @@ def test_queue_labels_use_current_embeddings_unless_stale():
         assert torch.equal(module(Z), before) == stale
     fresh, stale = filled(slots=0, across=False).eval(), filled(slots=0, across=False, stale_labels=True).eval()
     assert_close(fresh(Z), stale(Z))  # equal until an embedding changes
-
-
-def test_noise_queue_is_read_and_never_written():
-    module = neck(written=False).eval()
-    assert bool(module.queue.seen.all())
-    before = module(Z)
-    module.write(Z, Y)
-    assert torch.equal(module(Z), before)
-    empty = neck().eval()
-    assert not torch.allclose(before, empty(Z), atol=1e-4)
 
 
 @pytest.mark.parametrize("context", ["batch", *ALONE])

@@ -1,7 +1,5 @@
 """Memories as necks, on features and inside a transformer."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The queue contains the newest examples for any batch sizes, and masks empty rows."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import torch
@@ -36,14 +34,6 @@ def test_contains_the_newest_rows(rows, sizes):
     assert queue.mask_bias()[~queue.seen].eq(-torch.inf).all()
 
 
-def test_wraps_around():
-    queue = Queue(5, 2, 5)
-    for start in (0, 3, 6):
-        queue.write(*examples(start, 3))
-    assert queue.features[:, 0].tolist() == [5, 6, 7, 8, 4]
-    assert int(queue.at) == 4
-
-
 def test_writes_copy_without_gradient():
     queue = Queue(4, 2, 5)
     features = torch.ones(2, 2, requires_grad=True)
@@ -52,17 +42,6 @@ def test_writes_copy_without_gradient():
     with torch.no_grad():
         features.fill_(7.0)
     assert queue.features[:2].eq(2).all()
-
-
-def test_state_dict_restores_the_position():
-    queue, other = Queue(5, 2, 5), Queue(5, 2, 5)
-    queue.write(*examples(0, 3))
-    other.load_state_dict(queue.state_dict())
-    for each in (queue, other):
-        each.write(*examples(3, 4))
-    for name, value in queue.state_dict().items():
-        assert torch.equal(value, other.state_dict()[name]), name
-    assert set(queue.state_dict()) == {"features", "labels", "seen", "at"}
 
 
 def test_noise_is_never_written():

@@ -1,7 +1,5 @@
 """The read equals a naive loop for every layout, in values and in both derivatives."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from holdfast.nn.memory.read import read, scores
+from holdfast.nn.memory.read import read
 
 B, HEADS, SLOTS, KEY, WIDTH = 3, 2, 7, 4, 5
 LAYOUTS = [(keys, values) for keys in (True, False) for values in (True, False)]  # one set per head, or shared
@@ -88,18 +86,3 @@ def test_gradcheck(keys_per_head, values_per_head, top, similarity):
     assert torch.autograd.gradcheck(content, tensors, fast_mode=True)
     if top is None:
         assert torch.autograd.gradgradcheck(content, tensors, fast_mode=True)
-
-
-@pytest.mark.parametrize(("keys_per_head", "values_per_head"), LAYOUTS)
-def test_top_of_all_slots_equals_the_dense_read(keys_per_head, values_per_head):
-    tensors = parts(keys_per_head, values_per_head)
-    dense, every = read(*tensors), read(*tensors, top=SLOTS)
-    assert every.slots is None
-    assert torch.equal(dense.content, every.content)
-    assert torch.equal(dense.weights, every.weights)
-
-
-def test_shared_keys():
-    query, keys, _ = parts(False, False)
-    assert scores(query, keys).shape == (HEADS, B, SLOTS)
-    assert_close(scores(query, keys), scores(query, keys.expand(HEADS, -1, -1)))

@@ -1,7 +1,5 @@
 """Substitute texts are deterministic, never the text itself, and cut to its length."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

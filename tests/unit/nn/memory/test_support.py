@@ -1,7 +1,5 @@
 """Support set and balanced sampling."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Learned slots per class: initialisation, labels and similarity."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.testing import assert_close

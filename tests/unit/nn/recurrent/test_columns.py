@@ -1,7 +1,5 @@
 """Columns read the states of earlier columns and do not change them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

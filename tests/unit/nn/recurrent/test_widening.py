@@ -1,7 +1,5 @@
 """Widening: old entries do not change, new ones are initialised, and units fit a parameter budget."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
@@ -10,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.growth import expand_inputs, expand_units, units_for_budget
+from holdfast.nn.growth import expand_inputs, units_for_budget
 from holdfast.nn.recurrent.layer import RecurrentLayer
 
 LENGTHS = torch.tensor([3, 6, 1, 6, 2])
@@ -27,21 +25,6 @@ def net(cell: str, *, slots: int = 4, dtype: torch.dtype = torch.float64, **opti
 
 def texts() -> torch.Tensor:
     return torch.randn(5, 6, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-
-
-def test_new_columns_are_at_the_end_of_each_block():
-    old = torch.arange(12.0).view(1, 2, 6)
-    module = expand_units(old, 1, blocks=2, rows=3).detach()
-    assert module.shape == (1, 5, 8)
-    assert module[0, :2].tolist() == [
-        [0, 1, 2, module[0, 0, 3], 3, 4, 5, module[0, 0, 7]],
-        [6, 7, 8, module[0, 1, 3], 9, 10, 11, module[0, 1, 7]],
-    ]
-    new = torch.cat([module[0, :2, [3, 7]].flatten(), module[0, 2:].flatten()])
-    assert len(new.unique()) == len(new) == 28
-    assert float(new.abs().max()) <= 0.5  # of 4 units
-    assert expand_units(torch.ones(2, 6), 4, blocks=3).shape == (2, 18)
-    assert not expand_units(nn.Parameter(old, requires_grad=False), 1).requires_grad
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])

@@ -1,18 +1,17 @@
 """User-supplied tables: valid ones, and the same tables with a few faults of real files."""
 
-from __future__ import annotations
-
 import csv
 import datetime
 import io
 import json
+import random
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from tests.property.strategies import CODES, TEXT
+from tests.generators.strategies import CODES, TEXT
 
 Columns = dict[str, list[Any]]
 
@@ -45,6 +44,13 @@ def good_rows(*domains: str, labels: tuple[str, str] = ("good", "bad")) -> Colum
     """Return six rows per domain with two classes: a table that every command accepts."""
     rows = [(f"{word} thing {d}{i}", word, d) for d in domains for i in range(3) for word in labels]
     return {name: [row[at] for row in rows] for at, name in enumerate(("text", "label", "domain"))}
+
+
+def numbers(*domains: str, size: int = 16) -> Columns:
+    """Return two numeric features, of which the first predicts the label."""
+    rng = random.Random(",".join(domains))
+    rows = [(rng.gauss(i % 2, 1), rng.gauss(0, 1), ("bad", "good")[i % 2], d) for d in domains for i in range(size)]
+    return dict(zip(("x1", "x2", "label", "domain"), map(list, zip(*rows, strict=True)), strict=True))
 
 
 @st.composite

@@ -1,7 +1,5 @@
 """Request bodies that are valid, nearly valid or hostile, per kind of examples, and small models that take them."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
@@ -14,8 +12,8 @@ from holdfast import DomainClassifier
 from holdfast.data.synthetic import world
 from holdfast.run.workspace import training_data
 from tests.annotated import write_names
+from tests.generators.strategies import JSON, TEXT
 from tests.graphs import rings_and_stars, write_zip
-from tests.property.strategies import JSON, TEXT
 from tests.tiny import tiny_bert
 
 NUMBER = st.one_of(

@@ -1,7 +1,5 @@
 """Small valid files and request bodies, the starting points of mutations."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
@@ -15,8 +13,8 @@ from PIL import Image
 from pyarrow import csv, parquet
 
 from tests.annotated import DOMAINS, question_rows, tagged_sentences, write_conll
+from tests.generators.bodies import RAW_BODIES, VALID
 from tests.graphs import rings_and_stars, text_form, write_layout
-from tests.property.bodies import RAW_BODIES, VALID
 
 SMILES = ("CCO", "c1ccccc1O", "C[C@H](N)C(=O)O", "[Na+].[Cl-]", "O=C(O)c1ccccc1OC(C)=O", "F/C=C/F", "C1CC1", "[13CH4]")
 IMAGE_FORMATS = ("png", "jpeg", "webp", "bmp", "gif", "tiff")

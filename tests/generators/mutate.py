@@ -1,7 +1,5 @@
 """Mutate the bytes of valid files (bits, tokens, numbers, cuts, repetitions, splices) and the values of JSON."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

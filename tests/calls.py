@@ -1,7 +1,5 @@
 """Run the command line as a shell does, and check what every call must satisfy."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys
@@ -9,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +19,10 @@ class Ran:
     code: object
     out: str
     err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
 
 
 def run_cli(*words) -> Ran:
