@@ -40,7 +40,7 @@ ROWS_PER_SLOT, FEWEST_SLOTS = 8, 16  # of a memory, for a step that takes as lon
 
 
 class Encoder(Protocol):
-    """What these defaults read of an encoder's entry in the catalog."""
+    """The part of an encoder's entry in the catalog that decides defaults."""
 
     pretrained: bool
     sparse: bool

@@ -101,8 +101,11 @@ def alone(x, i):
 
 
 def test_encoder(case, tmp_path):
+    check_encoder(*case, tmp_path)
+
+
+def check_encoder(dataset, make, name, tmp_path):
     """Width, independence of batch and padding, weights by seed, an equal saved copy, and gradients."""
-    dataset, make, name = case
     encoder, second = make().eval(), make()
     assert encoder.preparation_key() == second.preparation_key()
     for (key, a), b in zip(encoder.state_dict().items(), second.state_dict().values(), strict=True):

@@ -105,7 +105,7 @@ def test_the_fisher_does_not_depend_on_the_batch_size():
     assert torch.equal(found[0], found[2])
 
 
-def test_the_fisher_is_computed_without_dropout():
+def test_the_fisher_is_computed_without_dropout(true_labels):
     found = []
     for dropout in (0.0, 0.5):
         method = build(EWC, perceptron(dropout)).train()
