@@ -118,7 +118,7 @@ def _top_sums(values, indices, weights, pairs, n, k, heads, BITS: tl.constexpr, 
     _sort(values + first, indices + first, k, 1 << BITS)
     _sort(values + second, indices + second, k, 1 << BITS)
     tl.debug_barrier()  # what other threads of this program wrote is read now
-    # all pairs with i j <= k are among about k log k instead of k^2: level l has 2^l values of i, each with k / 2^l of j
+    # all pairs with i j <= k are among about k log k, not k^2: level l has 2^l values of i, each with k / 2^l of j
     pair = tl.arange(0, LEVELS << BITS)
     level, within = pair >> BITS, pair & ((1 << BITS) - 1)
     most = tl.maximum(BITS - level, 0)  # bits of j

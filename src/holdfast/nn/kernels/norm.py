@@ -98,7 +98,7 @@ def layer_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of x, weight and bias from those of the two results of `layer_norm`, one of which exists."""
     m, c = x.shape
-    # few programs with a loop each, because every one leaves a row of sums for weight and bias
+    # few programs with a loop each, because all of them write sums for weight and bias
     each = max(MIN_TOKENS, TOKENS * ceil_div(ceil_div(m, TOKENS), TOKEN_PROGRAMS))
     chunks = ceil_div(m, each)
     by_x, sums = torch.empty_like(x), x.new_empty(chunks, 2, c, dtype=torch.float32)

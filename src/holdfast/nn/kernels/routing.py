@@ -176,7 +176,7 @@ def _unfold(
     weight, bias, directions, log_scale, sizes, sums, by_both, by_weight, by_bias, by_directions, by_scale,
     blocks, q, d, e, max_log_scale, SIZE: tl.constexpr, BAND: tl.constexpr, COLS: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    # over all blocks of tokens, in a fixed order: <grad, scores> (e,), gradients of dots (e,) and of a band of the query
+    # over all blocks of tokens in a fixed order: <grad, scores> (e,), gradients of dots (e,) and a band of the query
     i, j = tl.arange(0, SIZE), tl.program_id(0) * BAND + tl.arange(0, BAND)
     along, by_dots = tl.zeros((SIZE,), tl.float32), tl.zeros((SIZE,), tl.float32)
     by_query = tl.zeros((BAND,), tl.float32)
