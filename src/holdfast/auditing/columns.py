@@ -62,14 +62,17 @@ def column_facts(examples: Examples, rows: Mapping[str, np.ndarray]) -> list[Col
     dataset = examples.dataset
     if not examples.columns:
         return []
+    # rows of all domains (n,) one domain after another, and the number of the domain of each
     chosen = np.concatenate(list(rows.values()))
     if not len(chosen):
         return []
     domain = np.repeat(np.arange(len(rows)), [len(each) for each in rows.values()])
+    # leakage needs labels; shift and missing values are measured on all rows
     labelled = dataset.y[chosen] >= 0
     relation = _Relation(probe_for(dataset).y[chosen[labelled]]) if labelled.any() else None
     copies, facts = set(label_copies(dataset)), []
     for name, kind, values in table_columns(dataset.raw.take(chosen, size=1), dataset.columns):
+        # values that are missing are left out of the shift, since their drift is a finding of its own
         missing = values < 0 if kind == "category" else np.isnan(values)
         codes = _bins(values, missing, categories=kind == "category")
         compare = _categories if kind == "category" else ks_test_of_counts
@@ -79,6 +82,7 @@ def column_facts(examples: Examples, rows: Mapping[str, np.ndarray]) -> list[Col
             None if relation is None else relation.explained(codes[labelled], values[labelled], kind),
             name in copies,
         ))  # fmt: skip
+    # all columns are known only now; shift and drift are corrected as two families of tests
     corrected = ([*_corrected([getattr(fact, key) for fact in facts], len(rows))] for key in ("shift", "drift"))
     return [
         replace(fact, shift=shift, drift=drift) for fact, shift, drift in zip(facts, *corrected, strict=True)
@@ -87,6 +91,7 @@ def column_facts(examples: Examples, rows: Mapping[str, np.ndarray]) -> list[Col
 
 def _corrected(contrasts: Sequence[Contrast | None], domains: int) -> Iterator[Contrast | None]:
     """Correct the p values, each of which is the smallest of one test per domain."""
+    # Bonferroni over the domains of a column, then Holm over columns; two domains have one contrast in common
     tests = max(1, domains if domains > 2 else 1)
     ps = iter(holm([min(1.0, tests * contrast.p) for contrast in contrasts if contrast is not None]))
     for contrast in contrasts:
@@ -98,6 +103,7 @@ def _contrast(values: np.ndarray, domain: np.ndarray, names: Sequence[str], comp
     if not len(values):
         return None
     distinct, codes = np.unique(values, return_inverse=True)
+    # counts (k, v) per domain and distinct value in one pass; values are sorted, as the test of numbers needs
     table = np.bincount(domain * len(distinct) + codes.reshape(-1), minlength=len(names) * len(distinct))
     counts = table.reshape(len(names), -1)
     contrasts = []
@@ -107,6 +113,7 @@ def _contrast(values: np.ndarray, domain: np.ndarray, names: Sequence[str], comp
             contrasts.append(Contrast(name, *compare(two)))
     if not contrasts:
         return None
+    # the domain that differs most is named, but the p value is the smallest of all, which `_corrected` expects
     best = max(contrasts, key=lambda contrast: contrast.distance)
     return replace(best, p=min(contrast.p for contrast in contrasts))
 
@@ -128,6 +135,7 @@ def _bins(values: np.ndarray, missing: np.ndarray, *, categories: bool) -> np.nd
     filled = values[~missing]
     groups = np.zeros(len(values), dtype=np.int64)
     distinct, inverse = np.unique(filled, return_inverse=True)
+    # inner quantiles as edges: groups of similar size, each with enough rows to learn a prediction from
     if not categories and len(distinct) > BINS:
         inverse = np.searchsorted(np.quantile(filled, np.linspace(0, 1, BINS + 1)[1:-1]), filled, side="right")
     groups[~missing] = 1 + inverse.reshape(-1)
@@ -139,6 +147,7 @@ class _Relation:
 
     def __init__(self, y: np.ndarray) -> None:
         self.y, self.fold = y, np.arange(len(y)) % FOLDS
+        # rows come one domain after another, so folds of random rows, of equal size, with a fixed seed
         self.fold = np.random.default_rng(0).permutation(self.fold)
 
     def explained(self, groups: np.ndarray, values: np.ndarray, kind: str) -> float | None:
@@ -157,9 +166,11 @@ class _Relation:
         constant = float(np.bincount(y).max() / len(y))
         if constant == 1 or FOLDS * bins * classes > MAX_COUNTS:
             return None
+        # cross-validation from one table of counts: subtracting a fold leaves the counts of its training rows
         flat = (self.fold * bins + groups) * classes + y
         counts = np.bincount(flat, minlength=FOLDS * bins * classes).reshape(FOLDS, bins, classes)
         training = counts.sum(axis=0) - counts  # (folds, bins, classes)
+        # each group predicts its most frequent class; a group without training rows that of all rows
         usual = training.sum(axis=1).argmax(axis=1)  # (folds,)
         best = np.where(training.any(axis=2), training.argmax(axis=2), usual[:, None])
         accuracy = float((best[self.fold, groups] == y).mean())
@@ -176,6 +187,7 @@ class _Relation:
         sums, counts = sums.sum(axis=0) - sums, counts.sum(axis=0) - counts
         usual = sums.sum(axis=1, keepdims=True) / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         means = np.where(counts > 0, sums / np.maximum(counts, 1), usual)
+        # groups lose differences inside them, so a copy of the target in other units is recognised by its correlation
         explained = 1 - float(((means[self.fold, groups] - self.y) ** 2).sum()) / total
         return max(0.0, explained, 0.0 if values is None else _squared_correlation(values, self.y))
 

@@ -53,6 +53,7 @@ class CudaRecorder:
     def warm_up(self, function: Callable[[], Any]) -> Any:
         """Run a function on a stream of its own, as capturing needs."""
         side, current = side_stream(self.device, "warm-up"), torch.cuda.current_stream(self.device)
+        # both streams wait for each other, so that the work keeps its order
         side.wait_stream(current)
         with torch.cuda.stream(side):
             result = function()
@@ -73,6 +74,7 @@ class CudaRecorder:
             finally:
                 torch.cuda.set_sync_debug_mode(mode)
         for each in caught:
+            # torch reports a synchronisation by a warning; all other warnings are passed on to the user
             if SYNCHRONISING in str(each.message):
                 if (name := Path(each.filename).name) not in HARMLESS:
                     locations.append(f"{name}, line {each.lineno}")
@@ -123,11 +125,13 @@ class StepCapture:
         self.seen = Counter[Hashable]()
         self.reason = ""  # why the steps are no longer captured
         self.replays = 0
+        # a replay runs no Python: numbers that a step counts up are advanced after it
         self.counters: list[tuple[Any, str]] = [
             (optimizer, name) for optimizer in self.optimizers for name in ("calls", "finished")
         ]
         numbers = (name for name in method.saved_attributes if type(getattr(method, name)) is int)
         self.counters += [(method, name) for name in numbers]
+        # a graph keeps numbers from its capture, so rates that follow a schedule must be tensors
         for optimizer in self.optimizers:
             optimizer.keep_rates_on_device()
 
@@ -138,6 +142,7 @@ class StepCapture:
         if (captured := self.graphs.get(key)) is not None:
             return self._replay(captured, batch) if captured.checks == 0 else self._verified(batch, key, captured)
         self.seen[key] += 1
+        # eager steps first: a shape that comes once is not worth a capture, and optimizers create their state in them
         if self.seen[key] <= (1 if self.graphs else WARMUP_STEPS) or len(self.graphs) >= MAX_GRAPHS:
             return self.recorder.warm_up(lambda: self._step(batch))
         return self._verified(batch, key, None)
@@ -147,6 +152,7 @@ class StepCapture:
         if self.reason or self.accumulates or self.method.microbatches > 1:
             return None
         tensors = _tensors_of(batch)
+        # everything that Python decides during a step must be in the key, since a replay does not decide again
         own = self.method.capture_key()
         if own is None or tensors is None:
             return None
@@ -163,6 +169,8 @@ class StepCapture:
     def _replay(self, captured: _CapturedStep, batch: DomainBatch) -> Metrics:
         for optimizer in self.optimizers:
             optimizer.set_rates()
+        # the graph reads its batch, rates and random state at fixed addresses, and writes the metrics to one tensor,
+        # which the next replay overwrites
         _copy_batch(captured.batch, batch)
         captured.replay()
         self.replays += 1
@@ -175,17 +183,21 @@ class StepCapture:
 
         If the step cannot be captured, or if the results differ, the eager result stays.
         """
+        # 1. an eager step, whose result is valid in any case
         before, random, counts = self._state(), rng_state(), self._counts()
         with self.recorder.synchronisations() as locations:
             metrics = self.recorder.warm_up(lambda: self._step(batch))
         if locations:
             return self._give_up(f"the CPU waits for the GPU in {locations[0]}", metrics)
         after, random_after, counts_after = self._state(), rng_state(), self._counts()
+        # a graph writes to the addresses of its capture: a tensor that moves would not be updated
         if [address for address, _ in before] != [address for address, _ in after]:
             return self._give_up("a step replaces tensors of the method", metrics)
+        # 2. the same step by a replay, from the same state and the same random numbers
         self._write(before, random, counts)
         try:
             if captured is None:
+                # capturing runs Python without the GPU, so it advances the counters a second time
                 advances = [b - a for a, b in zip(counts, counts_after, strict=True)]
                 captured = self._captured(batch, advances)
                 self._set_counts(counts)
@@ -193,6 +205,7 @@ class StepCapture:
         except (RuntimeError, torch.OutOfMemoryError) as error:
             self._write(after, random_after, counts_after)
             return self._give_up(f"capturing failed ({' '.join(str(error).split())[:160]})", metrics)
+        # 3. a replay that agrees stays as the result of the step; otherwise the eager one is restored
         if not self._is_close(before, after, metrics, replayed):
             self._write(after, random_after, counts_after)
             return self._give_up("a replay differs from an eager step", metrics)
@@ -201,6 +214,7 @@ class StepCapture:
         return metrics
 
     def _captured(self, batch: DomainBatch, advances: list[int]) -> _CapturedStep:
+        # the graph reads from this copy, which must live as long as the graph
         copied = _clone_batch(batch)
         names: list[str] = []
 
@@ -246,6 +260,7 @@ class StepCapture:
             return False
         parameters = [parameter.detach() for parameter in self.method.parameters()]
         starts, ends = ([value for _, value in state[: len(parameters)]] for state in (before, after))
+        # rounding differs from run to run, so the difference of two updates counts relative to the update
         moved, difference = _distance(ends, starts), _distance(parameters, ends)
         first, second = (torch.stack([v.float().to(moved.device) for v in m.values()]) for m in (eager, replay))
         close = torch.isclose(first, second, rtol=METRIC_TOLERANCE, atol=1e-4, equal_nan=True).all()
@@ -271,6 +286,7 @@ class StepCapture:
 @contextmanager
 def captured_steps(method: Method, *, compile: str) -> Iterator[StepCapture | None]:
     """Let the innermost method take its steps by captured CUDA graphs inside; on a CPU nothing changes."""
+    # wrappers call `take_step` of the innermost method, so only this one takes its steps by replays
     inner = method.methods()[-1]
     device = next((parameter.device for parameter in inner.parameters()), torch.device("cpu"))
     if compile == "off" or device.type != "cuda" or parallel.active() or method.full_batch:

@@ -188,6 +188,7 @@ class SavedModel:
         if self.predicts != kind:
             raise BadInput(f"a model of the task {self.task} {OTHER_KIND[kind]}")
         outputs = self.member_outputs(raw, device=device)
+        # probabilities or units per network before the average: outputs (n, c) of two networks differ in scale
         alone = [
             network_predictions(each.values, kind, saved.calibration, saved.model.scale, calibrated=calibrated)
             for (_, saved), each in zip(self.all_members, outputs, strict=True)
@@ -204,6 +205,7 @@ class SavedModel:
         groups: dict[Any, list[SavedModel]] = {}  # of members that share their encoder
         for _, saved in self.all_members:
             saved._move(device)
+            # members are evaluated together only if the same backbone computes the same values for them
             key = (id(saved.model.backbone), saved.prediction_batch, saved.model.precision)
             groups.setdefault(key, []).append(saved)
         outputs: dict[int, Outputs] = {}
@@ -322,6 +324,7 @@ class SavedModel:
         weights = {name: t.detach().cpu().contiguous().clone() for name, t in shared.own(state).items()}
         spec, preparation = self.record.spec, folder / "preparation"
         preparation.mkdir()
+        # `save` returns the settings, needed in any case; its files are removed if a member shares them
         settings = self.encoder.save(preparation)
         if shared.preparation is not None:
             shutil.rmtree(preparation)
@@ -372,6 +375,7 @@ def _outputs_together(group: Sequence[SavedModel], raw: Raw, device: torch.devic
         return [saved._outputs(None) for saved in group]
     with_features = [saved.calibration is not None for saved in group]
     counts = [output_count(saved.model) for saved in group]
+    # columns of all members in order: outputs (n, c) and, if calibrated, features and entropy, of equal width for all
     rest = values.shape[1] - sum(counts)
     widths = [count + (each and rest // sum(with_features)) for count, each in zip(counts, with_features, strict=True)]
     return [saved._outputs(each) for saved, each in zip(group, values.split(widths, dim=1), strict=True)]
@@ -410,12 +414,14 @@ def _load(folder: Path, earlier: Sequence[Model] = ()) -> SavedModel:
         family = catalog.lookup("encoders", config["encoder"]["name"]).load().__self__
         check_settings(family, config, folder, preparation, limit)
         build = partial(family.load, preparation, without_retired(family, config["encoder"]["settings"]))
+        # sizes in an untrusted folder are limited before memory is allocated, by the bytes of its files
         with ConstructionLimit(limit, where=str(folder)):
             encoder: Backbone = shared.backbone(earlier) or build()
             stated = config.get("neck", {"settings": {}})["settings"]
             options = {**catalog.lookup("necks", spec["neck"]).earlier, **spec["neck_args"], **stated}
             neck = catalog.build_neck(spec["neck"], encoder.width, len(classes), options=options)
             head = catalog.lookup("heads", config["head"]["name"]).load().__self__(**config["head"]["settings"])
+            # parts that are inserted into a shared backbone would also change the network that it belongs to
             if shared and changes_backbone(neck, head):
                 encoder = build()
             model = Model(encoder, neck, head)

@@ -59,11 +59,13 @@ class Shared:
             return Shared()
         entry = config["encoder"]["shared"]
         shared = Shared({name: (place[0], place[1]) for name, place in entry["encoders"].items()}, entry["preparation"])
+        # a member without the folder of its average lacks the weights of its encoder
         if folder.parent.name != MEMBERS or not (folder.parents[1] / "config.json").is_file():
             fix = "copy the complete folder, or load the average"
             raise BadInput(f"{folder} is a member of an average and its encoder is stored in another folder: {fix}")
         numbers = [number for number, _ in shared.encoders.values()]
         numbers += [] if shared.preparation is None else [shared.preparation]
+        # members are loaded in order, so each one may refer to earlier ones only
         earlier = range(int(folder.name))
         if not all(isinstance(n, int) and n in earlier for n in numbers):
             raise TypeError("config.json names a shared encoder that no earlier member stores")
@@ -83,6 +85,7 @@ class Shared:
 
     def own(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors that the member stores itself."""
+        # with the dot, `backbone.1` is no prefix of `backbone.10`
         prefixes = tuple(f"{name}." for name in self.encoders)
         return {name: value for name, value in weights.items() if not name.startswith(prefixes)}
 
@@ -94,6 +97,7 @@ class Shared:
                 state = earlier[number].state_dict()
             else:
                 state, _ = load_tensors(member_folder(folder.parents[1], number) / WEIGHTS)
+            # the same encoder may have another name inside the other network, such as in a concatenation
             weights |= {part + key.removeprefix(name): t for key, t in state.items() if key.startswith(f"{name}.")}
         return weights
 
@@ -104,6 +108,7 @@ class Shared:
         """
         if self.preparation is None or not earlier:
             return None
+        # besides equal weights, nothing may change the backbone or record its reads: one object serves several networks
         other = earlier[self.preparation]
         if (
             not isinstance(other.backbone, Backbone)
@@ -118,6 +123,7 @@ class Shared:
         for part, (number, name) in self.encoders.items() if earlier else ():
             modules = dict(earlier[number].get_submodule(name).named_modules())
             for path, module in model.get_submodule(part).named_modules():
+                # references instead of copies: equal parameters exist once in memory, also after a move to a GPU
                 for key in module._parameters:
                     module._parameters[key] = modules[path]._parameters[key]
 
@@ -136,6 +142,7 @@ def shared_encoders(models: Sequence[Model]) -> list[Shared]:
         for name, part in _encoders(model).items():
             if not (state := part.state_dict()):
                 continue
+            # the first network with these values stores them; equal encoders of one network do not refer to each other
             first = stored.setdefault(state_digest(state), (number, name))
             if first[0] < number:
                 sources[name] = first
@@ -146,6 +153,7 @@ def shared_encoders(models: Sequence[Model]) -> list[Shared]:
 def _encoders(model: Model) -> dict[str, nn.Module]:
     """Map names inside the network to its encoders: the backbone, or those that it concatenates."""
     backbone = model.backbone
+    # parts of a concatenation are shared one by one: another member may have only one of them
     if not isinstance(backbone, Backbone) or not (forms := backbone.concatenated()):
         return {BACKBONE: backbone}
     names = {module: name for name, module in backbone.named_modules()}
@@ -158,6 +166,7 @@ def _same_preparation(model: Model, sources: Mapping[str, tuple[int, str]], mode
     own, other = model.backbone, models[number].backbone
     if name != BACKBONE or not isinstance(own, Backbone) or not isinstance(other, Backbone):
         return None
+    # equal weights do not imply equal inputs: tokenizer, image size and statistics of columns are compared too
     equal = own.settings == other.settings and own.preparation_key() == other.preparation_key()
     return number if equal and type(own) is type(other) else None
 
@@ -169,6 +178,7 @@ def together(functions: Sequence[Callable[[Encode], Encode]], model: Model) -> E
     """
 
     def compute(x: Inputs) -> Tensor:
+        # every function receives z in place of an encoder of its own, so that a batch is encoded once
         z = model.encode(x)
         return torch.cat([function(lambda _: z)(x) for function in functions], dim=1)
 

@@ -56,6 +56,7 @@ class SequenceTest:
     @cached_property
     def digest(self) -> str:
         """Identifies the reference and the bins: summaries of another reference cannot be added."""
+        # counts of other bins and means of other random features must not be added up
         hashed = hashlib.sha256(repr((WAVES, BINS, BANDWIDTHS, self.seed)).encode())
         for array in (self.reference.outputs, self.reference.coordinates, self.reference.domain):
             hashed.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
@@ -67,6 +68,8 @@ class SequenceTest:
         coordinates = self.reference.coordinates
         if coordinates is None:
             return None
+        # stored means must fit those of later batches, so the directions follow from the seed; frequencies of a
+        # Gaussian kernel are normal with the inverse of its bandwidth as standard deviation
         rng = np.random.default_rng(derive(self.seed, "waves"))
         width, median = coordinates.shape[1], median_distance(coordinates)
         directions = [rng.normal(size=(width, WAVES)) / (scale * median) for scale in BANDWIDTHS]
@@ -75,6 +78,7 @@ class SequenceTest:
     def _random_features(self, coordinates: np.ndarray) -> np.ndarray:
         assert self._waves is not None
         directions, phases = self._waves
+        # inner products estimate the sum of the kernels over all bandwidths
         return np.sqrt(2 / WAVES) * np.cos(coordinates.astype(np.float64) @ directions + phases)  # (n, k)
 
     @cached_property
@@ -97,6 +101,7 @@ class SequenceTest:
     def _edges(self) -> dict[str, np.ndarray]:
         """Inner edges of bins with about equal shares of the reference."""
         at = np.linspace(0, 1, BINS + 1)[1:-1]
+        # where one value is frequent, several quantiles coincide: equal edges are merged
         return {name: np.unique(np.quantile(_finite(v), at)) for name, v in self._values.items() if len(v)}
 
     def summary(self, observed: Observed) -> Summary:
@@ -118,9 +123,11 @@ class SequenceTest:
 
         `mask` (m,) selects the reference. The tests share half of the level; the other half is that of single batches.
         """
+        # summaries of another version of the model cannot be compared with this reference
         usable = [each for each in past if each.summary.get("sequence") == self.digest]
         if not usable or mask.sum() < MIN_ROWS:
             return []
+        # the window is this batch and those just before it; batches before the window may extend the reference
         latest = [*(each.summary for each in usable[1 - WINDOW :]), summary]
         earlier = _undrifted(usable, len(usable) - (WINDOW - 1))[-EARLIER:]
         features = self._features(latest, earlier, mask) if self._waves is not None else None
@@ -132,11 +139,14 @@ class SequenceTest:
 
         The weights are the eigenvalues of the covariance of one example; a Pearson III distribution has their moments.
         """
+        # mean (k,) of the window against that of reference and earlier batches together
         known, own = self._known[mask], _pooled(latest, MEAN)
         sizes = _rows(latest), len(known) + _rows(earlier)
         expected = (known.sum(axis=0) + _pooled(earlier, MEAN) * _rows(earlier)) / sizes[1]
         distance = float(((own - expected) ** 2).sum())
+        # the difference of two means of n and m examples has the covariance of one example times 1 / n + 1 / m
         weights = self._spectrum(mask) * (1 / sizes[0] + 1 / sizes[1])
+        # cumulants of sum_i w_i chi^2_1, and the p value from the Pearson III distribution that shares them
         mean, variance, third = weights.sum(), 2 * (weights**2).sum(), 8 * (weights**3).sum()
         if variance <= 0:
             return Finding(MEAN, distance, None, None, 1.0)
@@ -145,6 +155,7 @@ class SequenceTest:
 
     def _spectrum(self, mask: np.ndarray) -> np.ndarray:
         """Return the eigenvalues (k,) of the covariance of the random features of one example."""
+        # one decomposition (k, k) per selection of the reference: the same domain is tested batch after batch
         key = mask.tobytes()
         if key not in self._spectra:
             self._spectra[key] = np.linalg.eigvalsh(np.cov(self._known[mask].T)).clip(0)
@@ -200,6 +211,7 @@ def _binned(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 def _compare_bins(name: str, own: np.ndarray, known: np.ndarray) -> Finding | None:
     """Compare binned values by the test of Kolmogorov and Smirnov at the edges of the bins."""
+    # with few known values the p value is not reliable
     counts = np.stack([own, known])
     if counts.sum(axis=1).min() < MIN_ROWS:
         return None

@@ -37,9 +37,11 @@ def weights_cast_once(network: nn.Module, dtype: torch.dtype = torch.bfloat16) -
     if torch.compiler.is_compiling() or not layers or any(m._compiled_call_impl for m in network.modules()):
         yield
         return
+    # a weight that several layers share is cast once, and its gradients are added in the copy
     weights = list(dict.fromkeys(p for layer in layers for p in (layer.weight, layer.bias) if p is not None))
     copies, inputs = dict(zip(weights, cast_together(weights, dtype), strict=True)), _Inputs(dtype)
     norms: list[Any] = [module for module in network.modules() if _is_norm(module)]
+    # an attribute of the instance hides the method of its class; deleting it later restores the method
     for layer in layers:
         layer.__dict__[FORWARD] = _forward(layer, copies[layer.weight], copies.get(layer.bias), inputs)
     for norm in norms:
@@ -59,6 +61,7 @@ def _is_norm(module: nn.Module) -> bool:
     """Whether a kernel computes this layer norm."""
     if type(module) is not nn.LayerNorm or FORWARD in module.__dict__ or module.bias is None:
         return False
+    # the kernel holds complete rows, and the final sums of its backward pass take 16 columns each
     (*others, width) = module.normalized_shape
     return module.weight.is_cuda and not others and width % 16 == 0 and width <= MAX_WIDTH
 
@@ -69,6 +72,7 @@ def _norm_forward(norm: nn.LayerNorm, inputs: _Inputs, x: Tensor) -> Tensor:
     if usual or fused("norm", x) is None:
         return nn.LayerNorm.forward(norm, x)
     out, narrow = _LayerNorm.apply(x, norm.weight, norm.bias, norm.eps, inputs.dtype)  # pyright: ignore
+    # the next linear layer finds its input in fp32 here, with the copy that the kernel wrote in the same pass
     inputs.last = out, out._version, narrow
     return out
 
@@ -87,6 +91,7 @@ class _LayerNorm(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         out, narrow, mean, inverse = kernels("norm", x).layer_norm(_rows(x), weight, bias, eps, dtype)
         ctx.save_for_backward(x, weight, mean, inverse)
+        # usually only one of the two results has a gradient: no zeros for the other one
         ctx.set_materialize_grads(False)
         return out.view_as(x), narrow.view_as(x)
 
@@ -114,6 +119,7 @@ class _Inputs:
     def __call__(self, x: Tensor) -> Tensor:
         if x.dtype != torch.float32:
             return x
+        # layers that share an input usually follow each other: one copy is enough; a change in place has a new version
         if self.last is None or self.last[0] is not x or self.last[1] != x._version:
             self.last = x, x._version, x.to(self.dtype)
         return self.last[2]
@@ -123,6 +129,7 @@ def _forward(layer: Any, weight: Tensor, bias: Tensor | None, inputs: _Inputs) -
     """Return the forward pass of a layer with these copies of its weights."""
 
     def forward(x: Tensor) -> Tensor:
+        # a part that switches autocast off computes in fp32, with the weight itself
         if not torch.is_autocast_enabled(x.device.type):
             return type(layer).forward(layer, x)
         x = inputs(x)
@@ -151,6 +158,7 @@ def patches(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x weight' + bias; in a captured step a kernel adds up the gradient of the bias in half the time."""
+    # the kernel is worth its node only for a bias that learns, over a large number of rows
     learns = torch.is_grad_enabled() and bias is not None and bias.requires_grad
     if not learns or not x.is_cuda or len(weight) % COLUMNS or x.numel() < MIN_ROWS * x.shape[-1]:
         return F.linear(x, weight, bias)
@@ -182,6 +190,7 @@ class _Linear(torch.autograd.Function):
 
 def cast_together(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """Return copies of another dtype; those of tensors that need a gradient pass it on, cast together too."""
+    # weights that learn in one node, whose backward pass casts all gradients in one launch; constants need no node
     learns = [torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors]
     learned = [tensor for tensor, flag in zip(tensors, learns, strict=True) if flag]
     fixed = [tensor for tensor, flag in zip(tensors, learns, strict=True) if not flag]

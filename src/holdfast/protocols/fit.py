@@ -138,6 +138,7 @@ def _next_step(method: Method, batches: Batches) -> Metrics:
 def _to_floats(metrics: Metrics) -> dict[str, float]:
     """Return the metrics of a step, averaged over the processes."""
     if parallel.active() and metrics:
+        # all metrics in one tensor: one exchange between the processes, and one wait for the device
         device = next(iter(metrics.values())).device
         values = parallel.mean(torch.stack([value.detach().float().to(device) for value in metrics.values()]))
         return dict(zip(metrics, values.tolist(), strict=True))
@@ -146,12 +147,14 @@ def _to_floats(metrics: Metrics) -> dict[str, float]:
 
 def _validate(state: _State, method: Method, validate: Validate) -> None:
     scores, losses = validate()
+    # a diverged network is never selected; `on_valid` may end the phase, which the history records, so it comes first
     _require_finite(losses, state.step)
     method.on_valid(state.step, scores, losses)
     state.validations.append(Validation(state.step, scores))
     phase, metrics = method.phases[state.phase], state.unvalidated or {}
     ended = {"ended": True} if method.phase_ended else {}
     state.history.append({"phase": phase, "step": state.step, **metrics, "valid": scores, "loss": losses, **ended})
+    # from here on the validation is complete: until now an interruption would repeat it
     state.unvalidated = None
 
 
@@ -178,6 +181,7 @@ def _pack(state: _State, method: Method, batches: Batches) -> dict[str, Any]:
         "method": method.state_dict(),
         "batches": batches.state_dict(),
         "random": rng_state(),
+        # every process contributes, so all of them must call this at the same step
         "processes": parallel.all_gather(_process_state(method, batches)),
     }
 
@@ -186,6 +190,7 @@ def _process_state(method: Method, batches: Batches) -> dict[str, Any]:
     """Return the state that differs between processes; empty for a single process."""
     if not parallel.active():
         return {}
+    # gradients since the last update are not averaged yet; the state of the method has those of the first process only
     pending = [optimizer.pending_gradients() for optimizer in method.optimizers()]
     grads = [[None if g is None else g.cpu() for g in gradients] for gradients in pending]
     return {"random": process_rng_state(), "augmentation": batches.transform_generator.get_state(), "grads": grads}
@@ -200,6 +205,7 @@ def _restore(state: _State, saved: dict[str, Any], method: Method, batches: Batc
     method.load_state_dict(saved["method"])
     batches.load_state_dict(saved["batches"])
     set_rng_state(saved["random"])
+    # what differs between processes replaces the values of the first one
     local = saved["processes"][parallel.rank()] if parallel.active() else {}
     if local:
         local = {EARLIER_KEYS.get(key, key): value for key, value in local.items()}
@@ -258,9 +264,11 @@ class RecentMetrics:
         by_device: dict[torch.device, list[Tensor]] = {}  # so that every device is synchronised once
         for value in values:
             by_device.setdefault(value.device, []).append(value)
+        # almost always one wait per device is enough; only after a failure the metrics are read one by one
         if all(bool(torch.stack(group).isfinite().all()) for group in by_device.values()):
             return
         for step, metrics, rows in recent:
+            # one example of the data may have become several rows here: the error names the examples
             origins = self.batches.examples.origins(rows).unique()
             _require_finite({name: float(value) for name, value in metrics.items()}, step, origins.tolist())
 
@@ -291,6 +299,8 @@ def train_step(method: Method, batch: DomainBatch) -> Metrics:
             return {**metrics, **mean_shares(passes)}
         except torch.OutOfMemoryError:
             pass  # handled below, where the exception no longer keeps the tensors of the failed step alive
+        # drop what the failed step left: gradients of some terms, and CUDA graphs, which keep memory of their own and
+        # are not used by steps in microbatches
         _double_microbatches(method, batch)
         for optimizer in method.optimizers():
             optimizer.discard_gradients()
@@ -300,6 +310,7 @@ def train_step(method: Method, batch: DomainBatch) -> Metrics:
 
 
 def _double_microbatches(method: Method, batch: DomainBatch) -> None:
+    # splitting is possible only if the method adds up over examples, and if no other process waits for this step
     size, limit = len(batch.y), max(batch.sizes)
     reason = method.why_not_split(batch) if parallel.world_size() == 1 else "other processes wait for its gradients"
     if not reason and method.microbatches >= limit:

@@ -25,11 +25,13 @@ def stop_at_signal() -> Iterator[None]:
     A launcher of several processes may send a signal twice and kills processes that take too long, so that they ignore
     a second signal.
     """
+    # Python lets only the main thread install signal handlers
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
+        # the second signal; a deadline that has passed is not a first one
         if reason_to_stop() not in (0, TIME):
             if parallel.active():
                 return
@@ -40,6 +42,7 @@ def stop_at_signal() -> Iterator[None]:
     try:
         yield
     finally:
+        # read the reason first: the request is withdrawn so that a later run of this process is not stopped by it
         leaving = parallel.active() and reason_to_stop() not in (0, TIME)
         withdraw_request()
         for number, handler in before.items():
@@ -64,6 +67,7 @@ class Saver:
 
     def due(self) -> bool:
         """Whether to save now, because the interval has passed or some process has a reason to stop."""
+        # saving and stopping involve all processes, so all of them must decide the same at the same step
         reason, late = parallel.all_max(reason_to_stop(), int(self._waited(self.seconds)))
         if reason and not reason_to_stop():
             request_stop(reason)
@@ -75,6 +79,7 @@ class Saver:
     def save(self, state: dict[str, Any]) -> None:
         """Write the state, then stop if there is a reason to."""
         if self.path is not None and self.previous is not None and parallel.is_first():
+            # move the complete checkpoint away before writing, so that there is one at any time
             with suppress(OSError):  # there may be no checkpoint yet
                 os.replace(self.path, self.previous)
             run = {"done": self.done, "seconds": self.elapsed(), "steps": self.steps, "training": self.training}
@@ -92,6 +97,7 @@ class Saver:
             run = saved["run"]
             self.spent, self.steps, self.training = (run[name] for name in ("seconds", "steps", "training"))
             self.reason = run.get("reason", "")
+            # a checkpoint has one state per process, and every process has its share of each batch
             count, now = run.get("processes", 1), parallel.world_size()
             if count != now:
                 processes = "1 process" if count == 1 else f"{count} processes"
@@ -101,6 +107,7 @@ class Saver:
 
     def _read(self) -> dict[str, Any] | None:
         existing = [path for path in (self.path, self.previous) if path is not None and path.exists()]
+        # newest first; the checksum of the file shows whether it is complete
         for number, path in enumerate(existing, start=1):
             try:
                 saved = load_tree(path)
@@ -129,6 +136,7 @@ class Saver:
 
     def follow(self, earlier: Saver, reason: str) -> None:
         """Add the cost of an earlier attempt, which ended for this reason."""
+        # the clock starts now, since `spent` includes the earlier attempt up to this moment
         self.reason, self.spent = reason, earlier.elapsed()
         self.steps, self.training = earlier.steps, earlier.training
         self.started = time.monotonic()

@@ -59,10 +59,12 @@ def _parse_value(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
+        # what is not JSON is a text, or a list of numbers or names
         if "," not in text or "{" in text:  # a template has braces and may have commas
             return text
         if DECIMALS.fullmatch(text):
             return [float(number) for number in text[1:-1].split(",")]
+        # 007 or 1e3 may be names of domains, so only integers that keep their spelling become numbers
         pieces = text.split(",")
         return [int(piece) for piece in pieces] if all(map(INTEGER.fullmatch, pieces)) else pieces
 
@@ -81,9 +83,11 @@ def make_spec(
     `settings` holds fields of a Spec, or dotted names such as `encoder.length`; `values` are fields of a Spec, where
     None means the default. Settings take precedence. The plan `auto` depends on the number of domains.
     """
+    # encoder and tuning mode come first, since most defaults depend on them
     settings = dict(settings or {})
     encoder, tune = settings.pop("encoder", encoder), settings.pop("tune", tune)
     task_name = settings.get("task", values.get("task")) or dataset.task or Spec.task
+    # values of --set are parsed as JSON, so a name may turn out to be a number
     for key, value in (("encoder", encoder), ("tune", tune), ("task", task_name)):
         if not isinstance(value, str):
             raise BadInput(f"{key} must be a name, got {value!r}")
@@ -98,10 +102,12 @@ def make_spec(
     if plan == AUTO:
         plan = default_plan(len(dataset.domains))
         values, settings = {**values, "plan": plan}, {key: v for key, v in settings.items() if key != "plan"}
+    # later updates win: defaults of the encoder, of the task, keywords, then settings
     chosen: dict[str, Any] = training_defaults(entry, tune, weights=weights, stream=plan == "stream")
     chosen |= {"task": task_name, "metric": task.metrics[0], "decay": DECAY, "lr_args": {}}
     chosen |= {key: value for key, value in task_entry.defaults.items() if key not in ("encoder", "tune")}
     chosen |= {key: value for key, value in values.items() if value is not None}
+    # without fields that dotted names fill, and those that the program derives from data, machine or search
     known = (
         {f.name for f in fields(Spec)}
         - {f"{g}_args" for g in GROUPS}
@@ -115,12 +121,14 @@ def make_spec(
             chosen[key] = value
         else:
             raise unknown("setting", key, [*known, *(f"{g}.NAME" for g in GROUPS)])
+    # features of a frozen encoder are computed once, in fp32; training uses bf16 where the GPU has it
     if chosen.get("precision", "auto") == "auto":
         supported = device is not None and device.type == "cuda" and torch.cuda.is_bf16_supported()
         chosen["precision"] = "bf16" if supported and tune != "frozen" else "fp32"
     chosen["encoder_args"] = with_sizes(chosen.get("encoder_args", {}), entry, dataset, task=task_name, cpu=cpu)
     if "domains_per_step" not in chosen:
         chosen["domains_per_step"] = default_domains_per_step(len(dataset.domains), chosen.get("plan", Spec.plan))
+    # the length depends on batch and domains per step, so it follows all settings; single values that are set win
     if learns(entry, tune) and "steps" not in chosen:
         batch, per_step = chosen.get("batch", Spec.batch), chosen["domains_per_step"]
         size = batch * parallel.world_size() if isinstance(batch, int) and batch > 0 else 1  # `Spec` checks it
@@ -131,6 +139,7 @@ def make_spec(
         }
     data = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
     spec = Spec(encoder=encoder, tune=tune, **data, **chosen)
+    # in this order: the method may choose the neck, the neck decides on slots, and rates need the parts of both
     spec = with_slots(with_method(spec, spec.method), len(dataset))
     (spec,) = with_rates([spec], spec.lr_args)
     check_mode(spec.tune)
@@ -169,6 +178,7 @@ def spec_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_rates(specs: Sequence[Spec], rates: Mapping[str, float]) -> list[Spec]:
     """Set the factors of the learning rate; each one goes to the specs that have the part, at least one of them."""
+    # a rate that no spec uses is an error; in a comparison, some of the specs may lack its part
     existing = [default_rates(spec) for spec in specs]
     for part in rates:
         if not any(part in defaults for defaults in existing):
@@ -193,6 +203,7 @@ def with_method(spec: Spec, name: str) -> Spec:
     *wrappers, (inner, entry) = catalog.unwrap("methods", spec.method)
     if any(wrapper.load().changes_weights for _, wrapper in wrappers):
         spec = replace(spec, average="none")
+    # some methods work with one head only
     if entry.head:
         spec = replace(spec, head=entry.head, head_args={})
     if not entry.load().full_batch:
@@ -204,6 +215,7 @@ def with_method(spec: Spec, name: str) -> Spec:
 
 
 def _with_neck(spec: Spec, name: str) -> Spec:
+    # G-MAP is written like a neck but changes the encoder, so the rest of the name may have a neck of its own
     neck, plus, method = name.rpartition("+")
     if neck == GENERAL:
         return _with_neck(with_general_model(spec), method)
@@ -238,6 +250,7 @@ def with_general_model(spec: Spec) -> Spec:
 def _with_neck_defaults(spec: Spec) -> Spec:
     """Add the settings of the neck that the method changes, unless they are set."""
     entries = [entry for _, entry in catalog.unwrap("methods", spec.method) if spec.neck in entry.necks]
+    # wrapper by wrapper, so that the innermost method wins; what the user set wins over both
     changed = {name: value for entry in entries for name, value in entry.neck_args.items()}
     if spec.tune != "frozen" and spec.encoder != "features":  # its features change while the memory is used
         changed |= {name: value for entry in entries for name, value in entry.tuned_neck_args.items()}
@@ -253,6 +266,7 @@ def with_slots(spec: Spec, rows: int) -> Spec:
     slots = defaults.get("slots")
     if not isinstance(slots, int) or "slots" in spec.neck_args or spec.plan == "stream":
         return spec
+    # a memory in proportion to the data, so that a step takes about as long as that of other methods
     limit = max(FEWEST_SLOTS, min(rows, spec.rows or rows) // ROWS_PER_SLOT)
     if spec.neck == PRODUCT_KEYS:  # n * n slots for n keys per side, of which `top` are read
         limit = max(math.isqrt(limit), int(spec.neck_args.get("top", defaults["top"]))) ** 2
@@ -263,6 +277,7 @@ def required_necks(method: str, spec: Spec) -> tuple[str, ...]:
     """Return the necks of which a method needs one, the default first; a growable memory may be in the encoder."""
     grows = "M" in str(spec.method_args.get("expand", "M")).upper()
     for _, entry in reversed(catalog.unwrap("methods", method)):
+        # innermost first; a method for streams needs no neck if it grows no memory, or one inside the encoder
         inside = entry.acts_on == "stream" and (not grows or catalog.lookup("encoders", spec.encoder).growable)
         if entry.necks and not inside:
             return entry.necks

@@ -102,6 +102,7 @@ def paired(
     by_seed: dict[Any, list[tuple[str, str]]] = {}
     for seed, episode, domain in (key for key in left if key in right):
         by_seed.setdefault(seed, []).append((episode, domain))
+    # only seeds with the most targets: a mean over fewer of them is easier or harder, not better or worse
     most = max(map(len, by_seed.values()), default=0)
     complete = {seed: targets for seed, targets in by_seed.items() if len(targets) == most}
     means = [{s: sum(side[s, *t] for t in ts) / most for s, ts in complete.items()} for side in (left, right)]
@@ -130,6 +131,7 @@ def differences(groups: Groups, metric: str) -> list[Difference]:
     for name, rival, shared in rivals(groups):
         pairs, seeds = (paired(groups[name], groups[rival], metric, over=over) for over in ("pairs", "seeds"))
         if pairs is not None and seeds is not None:
+            # rows with few seeds are listed without a p value, and so do not weaken the correction of the others
             tested = shared >= MIN_SEEDS
             entries.append(Difference(name, rival, pairs, seeds, tested, None, is_idle(groups[name])))
     corrected = holm([entry.pairs.p if entry.tested else None for entry in entries])
@@ -152,6 +154,7 @@ def by_example(groups: Groups) -> list[ByExample]:
 
 def rivals(groups: Groups) -> list[tuple[str, str, int]]:
     """Return (method, its baseline, number of shared seeds) per method that has a baseline."""
+    # the constant is the lower bound of a table, not a method whose gain is tested
     tested = {name: group for name, group in groups.items() if group[0].spec["method"] not in CONSTANT}
     pairs = [(name, baseline_of(group[0], groups)) for name, group in tested.items()]
     seeds = {name: {r.spec.get("seed") for r in group} for name, group in groups.items()}
@@ -164,9 +167,11 @@ def baseline_of(record: RunRecord, groups: Groups) -> str | None:
     None if there is no such baseline, and for a baseline itself.
     """
     candidates = baselines(groups, data_and_plan(record))
+    # a baseline is not compared with itself or another one
     if any(configuration(other) == configuration(record) for other in candidates.values()):
         return None
     if len(candidates) > 1:
+        # several baselines, such as one per encoder: the rival has equal settings except for what is compared
         ignored = (*METHOD, *NECK) if all(map(is_plain, candidates.values())) else METHOD
         settings = settings_key(record.spec, *ignored)
         candidates = {n: other for n, other in candidates.items() if settings_key(other.spec, *ignored) == settings}
@@ -184,6 +189,7 @@ def correctness(records: Iterable[RunRecord], *, stage: int = -1) -> Correctness
 
 def shared_correctness(a: Correctness, b: Correctness) -> tuple[list[bool], list[bool]]:
     """Concatenate the correctness of the examples that both have."""
+    # McNemar's test compares example by example, so both must have predicted the same ones
     shared = [key for key in a if key in b and len(a[key]) == len(b[key])]
     return [value for key in shared for value in a[key]], [value for key in shared for value in b[key]]
 
@@ -215,16 +221,20 @@ def decide(
     groups = grouped(accepted)  # without the others, labels may be shorter
     if len({experiment(group[0]) for group in groups.values()}) != 1:
         return None
+    # labels of all rows, since those of a table of one sample may be shorter
     labels = {configuration(group[0]): label for label, group in groups.items()}
+    # averages are comparable among equally many rows only; 0 rows are all of them, and come first
     sizes: dict[float, list[RunRecord]] = {}
     for group in groups.values():
         sizes.setdefault(group[0].spec.get("rows") or math.inf, []).extend(group)
     sign = -1 if metric in LOWER_IS_BETTER else 1
     best: tuple[float, Decision] | None = None  # with its gain over the constant on the same rows
     on_more_rows: set[str] = set()
+    # samples have test rows of their own, some easier: what counts across them is the distance from their constants
     constants = {size: _constant(members, metric) for size, members in sizes.items()} if len(sizes) > 1 else {}
     if any(map(math.isnan, constants.values())):
         constants = {}
+    # a choice on fewer rows must be better than the best so far, and be one that was not run on more rows
     for size, members in sorted(sizes.items(), key=lambda pair: -pair[0]):
         chosen = _choose(tables(members, metric))
         if chosen is not None:
@@ -258,6 +268,7 @@ def _choose(table: Table) -> tuple[float, RunRecord, str, float] | None:
     rows.sort(key=lambda row: -sign * means[row.label])
     if not rows:
         return None
+    # rows are sorted, so this is the better one of plain training and the simple baselines
     reference = next((row for row in rows if row.baseline or row.simple), None)
 
     def chosen(row: Row, why: str, expected: float | None = None) -> tuple[float, RunRecord, str, float]:
@@ -268,9 +279,11 @@ def _choose(table: Table) -> tuple[float, RunRecord, str, float] | None:
         return chosen(rows[0], f"it has the best average, which cannot be tested because {BASELINE} was not run")
     if len(rows) == 1:
         return chosen(reference, "no other configuration has complete runs on its rows")
+    # methods and combinations are two families, each tested at half of the level
     tests = {}
     for combined in (False, True):
         tests |= _one_sided([row for row in rows if row.combined == combined], reference, groups, metric)
+    # significance admits a row; among several the shrunk gain decides, because the largest measured one is partly luck
     gains = expected_gains({label: test.pairs for label, test in tests.items()}, lower_is_better=sign < 0)
     better = [row for row in rows if row.label in tests and tests[row.label].p < LEVEL / 2 and row.label in gains]
     if better:
@@ -301,6 +314,7 @@ def _one_sided(candidates: Sequence[Row], reference: Row, groups: Groups, metric
             test = paired_over_seeds(groups[row.label], groups[reference.label], metric)
             if test is not None and test.n >= FEWEST_PAIRS and test.p is not None:
                 pairs[row.label] = test
+    # half of the two-sided p where the difference has the right sign, its complement otherwise
     two_sided = {label: test.p or 0.0 for label, test in pairs.items()}
     one_sided = [p / 2 if sign * pairs[label].difference > 0 else 1 - p / 2 for label, p in two_sided.items()]
     return {
@@ -312,6 +326,7 @@ def _one_sided(candidates: Sequence[Row], reference: Row, groups: Groups, metric
 def paired_over_seeds(a: Iterable[RunRecord], b: Iterable[RunRecord], metric: str) -> Paired | None:
     """Paired t test over seeds and targets; a combination of all seeds is paired with the mean over the other's."""
     left, right = _final_scores(a, metric), _final_scores(b, metric)
+    # records of a combination have no seed to pair by
     if {seed for seed, *_ in left} == {None}:
         by_target: dict[tuple[Any, str, str], list[float]] = {}
         for (_, episode, domain), score in right.items():

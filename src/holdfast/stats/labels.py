@@ -47,10 +47,12 @@ def without_rows(record: RunRecord) -> str:
 def largest(records: Iterable[RunRecord]) -> list[RunRecord]:
     """Return the records of every configuration on the most rows that it was trained on."""
     records = list(records)
+    # a spec with 0 rows uses all of them, more than any sample
     most: dict[str, float] = {}
     for record in records:
         key, rows = without_rows(record), record.spec.get("rows") or math.inf
         most[key] = max(most.get(key, 0), rows)
+    # all configurations have the same number of rows: nothing to leave out
     if len(set(most.values())) == 1 and all((r.spec.get("rows") or math.inf) in most.values() for r in records):
         return records
     return [record for record in records if (record.spec.get("rows") or math.inf) == most[without_rows(record)]]
@@ -58,6 +60,7 @@ def largest(records: Iterable[RunRecord]) -> list[RunRecord]:
 
 def grouped(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
     """Map label to its records without repeated runs; simple baselines come first, then the baseline, then by name."""
+    # a run may occur twice, for example in two folders that are read together
     unique = list({r.id: r for r in records}.values())
     names = _labels(unique)
     groups: dict[str, list[RunRecord]] = {}
@@ -98,6 +101,7 @@ def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
 def _order(record: RunRecord, name: str) -> tuple[Any, ...]:
     method = str(record.spec["method"])
     seed = natural_key(str(record.spec.get("seed")))
+    # simple baselines in the order of the table, plain training, all other methods, combinations of runs
     first = SIMPLE.index(method) if is_simple(record) else len(SIMPLE) + (method != BASELINE)
     if is_combined(record):
         first = len(SIMPLE) + 2 + COMBINED.index(method)
@@ -113,12 +117,14 @@ def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
     specs = {configuration(r): r.spec for r in records}
     flat = {key: _flatten(spec) for key, spec in specs.items()}
     readers = _general_readers(flat)
+    # trained networks alone decide what is shown: simple baselines name their encoder in any case
     trained = [flat[key] for key, spec in specs.items() if spec["method"] not in (*SIMPLE, *COMBINED)]
     always = [k for k in ALWAYS if len({settings.get(k) for settings in trained}) > 1]
     necks = {key: f" + {GENERAL}{text}" if key in readers else text for key, text in _neck_labels(specs, flat).items()}
     if {necks[key] for key, spec in specs.items() if spec["method"] not in (*SIMPLE, *COMBINED)} == {NEUTRAL}:
         necks = dict.fromkeys(necks, "")
     labels: dict[str, str] = {}
+    # a label has the settings in which the configurations of one method differ; methods differ by name already
     for method in sorted({str(s["method"]) for s in specs.values()}):
         same_method = {key: flat[key] for key in sorted(specs) if str(specs[key]["method"]) == method}
         shown = ["encoder"] if method in SIMPLE else []  # in front of the name
@@ -129,6 +135,7 @@ def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
             text = ", ".join(filter(None, texts))
             prefix = f"{settings.get('encoder')} + " if method in SIMPLE and method not in CONSTANT else ""
             name = prefix + method + necks[key] + (f" ({text})" if text else "")
+            # configurations that differ only in what a label leaves out get a number
             duplicates = sum(1 for n in labels.values() if n == name or n.startswith(f"{name} #"))
             labels[key] = f"{name} #{duplicates + 1}" if duplicates else name
     return labels
@@ -143,6 +150,7 @@ def _general_readers(flat: dict[str, dict[str, str]]) -> set[str]:
         if settings.get("encoder") == GENERAL
     }
     readers = {key for key, domain in domains.items() if domain in encoders}
+    # equal encoders are not shown in labels: the mark for G-MAP alone distinguishes the two rows
     for key in readers:
         flat[key]["encoder"] = domains[key] if domains[key] == "minilm" else f"hf:{domains[key]}"
         flat[key].pop("encoder_args.domain", None)
@@ -165,6 +173,7 @@ def _neck_labels(specs: Mapping[str, Mapping[str, Any]], flat: Mapping[str, Mapp
     labels = dict.fromkeys(flat, "")
     necks = {key: settings["neck"] for key, settings in flat.items() if settings.get("neck", "none") not in NO_NECK}
     for key, neck in necks.items():
+        # only configurations with the same neck are compared: other necks have other settings
         same_neck = [flat[other] for other in necks if necks[other] == neck]
         texts = [neck]
         for name, value in sorted(flat[key].items()):
@@ -182,6 +191,7 @@ def _distinguishing_settings(
     chosen = list(always)
     names = {k for s in configurations.values() for k in s if k != "neck" and not k.startswith("neck_args.")}
     for name in sorted(names, key=_priority):
+        # greedy: a setting is shown if it separates configurations that the neck and the settings so far leave equal
         before = {(necks[key], *(s.get(k) for k in chosen)) for key, s in configurations.items()}
         after = {(necks[key], *(s.get(k) for k in (*chosen, name))) for key, s in configurations.items()}
         if len(after) > len(before):

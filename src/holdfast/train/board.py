@@ -77,6 +77,7 @@ def rate_notes(choices: Sequence[RateChoice]) -> list[str]:
             by_method.setdefault(choice.method, {}).setdefault(f"{choice.rate:g}", []).append(choice.target)
     texts = []
     for method, rates in by_method.items():
+        # targets are named only where they differ in the chosen rate
         chosen = [rate if len(rates) == 1 else f"{rate} ({', '.join(targets)})" for rate, targets in rates.items()]
         texts.append(f"{method} {', '.join(chosen)}")
     return [f"learning rates chosen on source domains: {'; '.join(texts)}"] if texts else []
@@ -104,6 +105,7 @@ class Board:
         self.engine = engine if isinstance(engine, Local) else Local()
         self.workers = self.engine.workers(workspace.device)
         self.specs: dict[str, Spec] = {}
+        # units are identified by name, so specs that differ in other settings get a number
         for spec in specs:
             name = unit_name(spec)
             same = sum(each == name or each.startswith(f"{name} #") for each in self.specs)
@@ -123,15 +125,19 @@ class Board:
         The first two of them take turns, so that a slow one does not occupy all workers, unless one needs all cores.
         """
         while True:
+            # ask again after every change: a unit that has just finished may determine what comes next
             units = next_units(self.finished, self.request)
+            # units without a waiting job are left to finish; one that needs all cores shares them with no other
             first = [each for each in units if each not in self.open or self.open[each].waiting][:2]
             first = first if all(self._at_once(each) > 1 for each in first) else first[:1]
             if self.workspace.deadline.passed():
+                # records of an earlier command cost no time, and may bring further units whose records exist
                 if self._read(units):
                     continue
                 return None
             if not first:
                 return None
+            # the unit with fewer running jobs is next; opening one may finish it at once if all of its records exist
             unit = min(first, key=lambda each: len(self.open[each].running) if each in self.open else 0)
             if unit not in self.open:
                 self._begin(unit)
@@ -148,6 +154,7 @@ class Board:
         """
         before = len(self.finished)
         for unit in units:
+            # a unit whose settings do not fit an episode left no records and is not reported now
             with suppress(BadInput):
                 if unit not in self.open and all(record_of(job, self.workspace) for job in self._jobs(unit)):
                     self._begin(unit)
@@ -159,6 +166,7 @@ class Board:
             jobs = self._jobs(unit)
             saved = [(job, record_of(job, self.workspace)) for job in jobs]
         except BadInput as error:
+            # settings that do not fit an episode are a failure of this unit alone: the comparison continues
             self.failures.append(Failure(unit, "", str(error), "error"))
             self.open[unit] = _Open(deque(), failed=True)
             self._close(unit)
@@ -173,6 +181,7 @@ class Board:
         spec = replace(spec, seed=unit.seed)
         if unit.factor not in (1.0, CHOSEN):
             spec = replace(spec, lr=spec.lr * unit.factor)
+        # with CHOSEN, every episode has the rate that is best for its own target
         jobs = []
         for episode in self.workspace.episodes(spec):
             check_episode(spec, episode)
@@ -185,6 +194,8 @@ class Board:
         first = replace(unit, seed=self._first_seed(unit), factor=1.0)
         factors = best_factors(self.finished, first)
         tried = sorted(each.factor for each in self.finished if each == replace(first, factor=each.factor))
+        # all tried rates are part of the configuration, and the chosen one is not (`settings_key`): runs of targets
+        # with different rates form one row; rounding removes the digits that the product of two floats adds
         rates = [round(spec.lr * factor, 12) for factor in tried if factor != CHOSEN]
         return replace(spec, lr=spec.lr * factors.get(episode, 1.0), searched={"lr": rates})
 
@@ -196,6 +207,7 @@ class Board:
         return next(each.seeds[0] for each in self.request.candidates if each.name == unit.name)
 
     def _rows(self, unit: Unit) -> int:
+        # a spec with 0 rows uses all of them
         return 0 if unit.rows >= len(self.workspace.dataset) else unit.rows
 
     def add(self, job: Job, outcome: Outcome) -> None:
@@ -208,10 +220,12 @@ class Board:
         if isinstance(outcome, RunRecord):
             state.records[job.episode] = outcome
         elif isinstance(outcome, Failed):
+            # a unit counts only with the scores of all targets, so its other jobs would be wasted
             self.failures.append(Failure(unit, job.episode, outcome.cause, outcome.kind))
             state.failed = True
             state.waiting.clear()
         else:
+            # the deadline stopped the job: its unit stays open, and `unfinished` lists it
             return
         self._close(unit)
 
@@ -221,6 +235,7 @@ class Board:
         if state.waiting or state.running:
             return
         records = {} if state.failed else state.records
+        # the queue plans with the time until a unit is finished: runs at once share it
         seconds = sum(record.cost.get("seconds") or 0.0 for record in state.records.values()) / self._at_once(unit)
         encoding = self.workspace.encoding_seconds.get(unit.rows, 0.0)
         self.finished[unit] = Finished({name: score_of(record) for name, record in records.items()}, seconds, encoding)
@@ -233,6 +248,7 @@ class Board:
         waiting = [unit for unit in next_units(self.finished, self.request) if unit not in self.open]
         units = [*self.open, *waiting]
         known = {unit.name for unit in (*self.finished, *units)}
+        # candidates that the order has not reached, because their units depend on outcomes that do not exist
         missing = [each for each in self.request.candidates if each.name not in known]
         return [*units, *(Unit(each.name, each.seeds[0], 1.0, self.request.sizes[0]) for each in missing)]
 
@@ -252,6 +268,7 @@ class Board:
             by_episode = self.records[unit]
             if unit.factor not in (1.0, CHOSEN):
                 continue
+            # the first seed was run at every rate: take its run at the chosen one per target, as for the other seeds
             factors = best_factors(self.finished, unit) if unit.factor == 1.0 and self._is_first(unit) else {}
             for episode, record in by_episode.items():
                 if not factors:
@@ -270,6 +287,7 @@ class Board:
         adopted = replace(record, spec=self._chosen(base, unit, episode).json())
         out = self.workspace.out
         if out is not None and parallel.is_first() and not (out / "records" / f"{adopted.id}.json").exists():
+            # links take no space on the disk; the record comes last, because it marks a finished run
             for path in (outputs_path, weights_path, state_path):
                 with suppress(FileNotFoundError, FileExistsError):
                     os.link(path(out, record.id), path(out, adopted.id))
@@ -288,6 +306,7 @@ class Board:
                 each.factor: outcome for each, outcome in self.finished.items()
                 if each == replace(unit, factor=each.factor) and each.factor != CHOSEN
             }  # fmt: skip
+            # scores of units are higher where they are better; notes show the metric itself
             sign = -1 if base.metric in LOWER_IS_BETTER else 1
             for target in (*factors, ALL_DOMAINS):
                 scores = {
@@ -308,7 +327,7 @@ def unit_name(spec: Spec) -> str:
 
 
 def _candidate(name: str, spec: Spec, seeds: Sequence[int], *, search: bool) -> Candidate:
-    """Return the candidate for a spec; a method that is solved at once needs one seed where it has no validation."""
+    """Return the candidate for a spec."""
     plain = name == BASELINE
     role = queue.CONSTANT if spec.method in CONSTANT else queue.SIMPLE if spec.method in SIMPLE else queue.METHOD
     role = queue.BASELINE if plain else role
@@ -327,6 +346,7 @@ def sized(spec: Spec, rows: int, workspace: Workspace) -> Spec:
     """Return the spec for a sample of the rows, with the number of steps that suits it unless the user chose one."""
     if not rows:
         return spec
+    # a spec with the default length for all rows was not changed by the user, and gets the default for the sample
     fewest = catalog.lookup("encoders", spec.encoder).fewest_steps
     length = partial(
         default_length, domains=len(workspace.dataset.domains), batch=spec.batch, per_step=spec.domains_per_step
@@ -339,5 +359,6 @@ def sized(spec: Spec, rows: int, workspace: Workspace) -> Spec:
 
 def score_of(record: RunRecord) -> float:
     """Return the mean score of a run on validation rows of its sources, higher is better."""
+    # without validation scores a run is never the best, and never counts as failed
     score = train_validation(record)
     return float("-inf") if score is None else score

@@ -90,6 +90,7 @@ def next_units(finished: Mapping[Unit, Finished], request: Request) -> list[Unit
 
     Any of them may begin while others run. What depends on the outcome of unfinished units is not among them yet.
     """
+    # a unit may be yielded at several points of the order: the first one counts, and its reason
     units = dict.fromkeys(_Order(finished, request).units())
     return [unit for unit in units if unit not in finished]
 
@@ -102,9 +103,12 @@ def best_factors(finished: Mapping[Unit, Finished], unit: Unit) -> dict[str, flo
     tried = {each.factor: outcome for each, outcome in finished.items() if each == replace(unit, factor=each.factor)}
     if not {1.0, *FACTORS} <= tried.keys():
         return {}
+    # a factor outside the range of FACTORS counts if it has finished, but is not waited for: the time may be up before;
+    # max returns the first of equal scores, so the default factor leads the list
     factors = [1.0, *(factor for factor in tried if factor not in (1.0, CHOSEN))]
     best: dict[str, float] = {}
     for target in dict.fromkeys(target for outcome in tried.values() for target in outcome.scores):
+        # a factor that failed has no scores and cannot be chosen
         scores = {factor: tried[factor].scores[target] for factor in factors if target in tried[factor].scores}
         best[target] = max(scores, key=lambda factor: scores[factor])
     return best
@@ -119,6 +123,7 @@ class _Order:
         """Yield all units in order, finished ones included, as far as the outcomes known so far determine it."""
         request, (first, *_) = self.request, self.request.sizes
         constant, simple, baseline = (request.having(role) for role in (CONSTANT, SIMPLE, BASELINE))
+        # sorting is stable: the first simple baseline without a large encoder, for a first answer within seconds
         quick = sorted(simple, key=lambda each: each.encodes)[:1]
         yield from _firsts(constant, first, "a constant, which every method must beat")
         yield from _firsts(quick, first, "a simple baseline that needs no encoding")
@@ -126,12 +131,15 @@ class _Order:
         yield from _firsts(simple, first, "a simple baseline")
         if any(each.encodes and _first(each, first) not in self.finished for each in baseline):
             return  # encoding for its first result takes all cores
+        # larger samples before other methods; samples have test rows of their own, so that scores on two of them are
+        # compared by their distance from the constant on the same rows
         for candidate in (*simple, *baseline):
             for rows in self.path(candidate):
                 yield from _firsts(constant, rows, "the constant on the same rows")
                 yield _first(candidate, rows, "more rows")
         if any(_first(each, list(self.path(each))[-1]) not in self.finished for each in baseline):
             return  # nothing competes with plain training, and the rows of the methods are not known yet
+        # all methods run on the sample that plain training reached, and then, while time is left, on each larger one
         reached = self.reached()
         for rows in request.sizes[request.sizes.index(reached) :]:
             yield from _firsts([*constant, *simple, *baseline], rows, "more rows")
@@ -148,6 +156,7 @@ class _Order:
         leaders = self.leaders(rows)
         for candidate in leaders:
             yield from self.rates(candidate, rows)
+        # a further seed uses the chosen rate, so a candidate takes part only when its search is over
         ahead = [each for each in (*baseline, *leaders) if self.has_rate(each, rows)]
         yield from self.seeds(ahead, rows, "another seed of plain training and of leading methods")
         yield from self.seeds([*simple, *(each for each in methods if each not in leaders)], rows, "another seed")
@@ -160,6 +169,8 @@ class _Order:
             outcome = self.finished.get(_first(candidate, rows))
             if outcome is None or outcome.score is None:
                 return
+            # predicted time on more rows: all of them are trained on, in proportion to their number, but only those
+            # that the present sample lacks are encoded
             new = rows - max((size for size in sizes if size < rows), default=0)
             per_row = outcome.seconds / rows
             encoding = outcome.encoding / new if candidate.encodes else 0.0
@@ -167,6 +178,7 @@ class _Order:
             larger = [size for size in sizes if size > rows and size * per_row + (size - rows) * encoding <= most]
             if not larger:
                 return
+            # encoding is measured step by step, on the next larger sample; otherwise the largest that fits is next
             rows = larger[0] if candidate.encodes and math.isfinite(self.request.limit) else larger[-1]
 
     def reached(self) -> int:
@@ -181,10 +193,12 @@ class _Order:
         return sorted(scores, key=lambda each: -scores[each])[:LEADERS]
 
     def rates(self, candidate: Candidate, rows: int) -> Iterator[Unit]:
-        """Yield the other rates of a candidate, and the next ones if the largest or the smallest is best somewhere."""
+        """Yield the other rates of a candidate, and the next one if the largest or smallest has the best mean score."""
         unit = _first(candidate, rows, "another learning rate, chosen on source domains")
         if not candidate.searched or self.has_failed(unit):
             return
+        # the best rate may lie outside the range if its end is best; until all factors have finished, `overall` returns
+        # the default one, so that nothing is yielded beyond them
         yield from (replace(unit, factor=factor) for factor in FACTORS)
         chosen = self.overall(unit)
         if chosen == max(FACTORS):

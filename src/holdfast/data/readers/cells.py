@@ -42,6 +42,7 @@ class BadCells:
 
     def add(self, cells: Sequence[BadCell]) -> None:
         """Add some cells that are not counted yet, in any order."""
+        # damaged rows are reported while a batch is read, before the cells of earlier rows are checked: sort all by row
         self.first = sorted([*self.first, *cells], key=lambda cell: cell.row)[:SHOWN]
 
     def error(self) -> BadInput:
@@ -49,6 +50,7 @@ class BadCells:
         if self.total == 1:
             (cell,) = self.first
             return BadInput(f"{self.where}: {cell}: {cell.fix}{self.hint}")
+        # one phrase per column and problem: the same fault often occurs in a complete column
         groups: dict[tuple[str, str], list[BadCell]] = {}
         for cell in self.first:
             groups.setdefault((cell.column, cell.problem), []).append(cell)
@@ -106,6 +108,7 @@ class CellChecker:
 
     def clean(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray]:
         """Return the rows without bad cells, with numbers and dates converted, and their positions in the batch."""
+        # `columns` get converted values, while `batch` keeps the cells as they are written, for messages
         bad_rows = np.zeros(len(batch), dtype=bool)
         cells: list[BadCell] = []
         columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
@@ -117,6 +120,7 @@ class CellChecker:
                 return
             self.bad.counts[name, problem] += len(at)
             bad_rows[at] = True
+            # all bad cells are counted, but only the ones that an error can show become Python objects
             for i in at[:SHOWN].tolist():
                 value = _shown(batch.column(name)[i].as_py()) if show else ""
                 value = f"the split {value}" if name == self.roles.split else value
@@ -136,15 +140,18 @@ class CellChecker:
                 if name in self.trained:
                     expected += " as in the training data"
                     fix = "write the value in this form or remove the row"
+                # with a model the kind of the column is fixed; otherwise reading it as categories is a fix
                 elif bad.true_count:
                     self.bad.convertible.append(name)
                 report(bad, name, f"expected {expected}", fix)
             if kind == "number" and pa.types.is_floating(columns[name].type):
+                # 1e300 is finite in 64 bits, but infinite in the 32 bits in which networks compute
                 infinite = _infinite(columns[name])
                 if infinite is not None:
                     report(infinite, name, "expected a finite number", "fix the value or remove the row")
         self.bad.add(cells)
         self.bad.rows += int(bad_rows.sum())
+        # only now, because reports number the rows of this batch from `seen`
         self.seen += len(batch)
         cleaned = pa.record_batch(list(columns.values()), names=list(columns))
         kept_rows = np.flatnonzero(~bad_rows)
@@ -157,6 +164,7 @@ class CellChecker:
         for name in () if roles.features else roles.texts:  # a text may be missing next to other inputs
             report(is_missing(columns[name]), name, "has no text", fill, show=False)
         if roles.image is not None:
+            # every path is looked up on the disk once, however often it occurs
             files = columns[roles.image].cast(TEXT).fill_null("")
             absent = [path for path in files.unique().to_pylist() if not (self.folder / path).is_file()]
             report(
@@ -180,13 +188,16 @@ class CellChecker:
     def _convert(self, column: Any, name: str, kind: str) -> tuple[Any, Any]:
         """Return the values of a text column, null where one is missing or bad, and a mask of the bad ones."""
         texts, form = trimmed(column), self._form(name, kind)
+        # known spellings of missing values, and the codes of this column, are null and not bad
         missing = compute.or_(is_in(texts, [*MISSING, *form.missing]), texts.is_null())
         if form.missing:
             self.codes[name] += is_in(texts, form.missing).true_count
+        # a note only for spellings that could also be values
         spellings = texts.filter(missing).value_counts()
         for spelling, count in zip(spellings.field("values").to_pylist(), spellings.field("counts"), strict=True):
             if spelling in ("?", "-", "missing", "Missing", "None", "none"):
                 self.missing[name, spelling] += count.as_py()
+        # parsing gives null for what it does not understand: null and not missing is bad
         if kind == "boolean":
             index = compute.index_in(compute.utf8_lower(texts), value_set=pa.array(_BOOLEANS, TEXT))
             values = pa.array(_BOOLEANS.values()).take(index)
@@ -199,6 +210,7 @@ class CellChecker:
 
     def file_rows(self, index: Any) -> Any:
         """Return the rows in the file, from 1, of rows in the batches, from 0."""
+        # damaged rows are in no batch, so each one in front of a row moves its number up by one
         damaged = np.sort(np.asarray(self.damaged, dtype=np.int64))
         before = damaged - np.arange(1, len(damaged) + 1)  # rows in the batches before each damaged row
         return index + 1 + np.searchsorted(before, index, side="right")
@@ -229,6 +241,7 @@ def is_missing(column: Any) -> Any:
     """Return a mask of values that are null, NaN, empty or only whitespace."""
     column = decoded(column)
     if is_text(column.type):
+        # utf8_is_space is false for an empty text
         empty = compute.equal(compute.binary_length(column), 0)
         return compute.or_(compute.utf8_is_space(column), empty).fill_null(True)
     return compute.is_null(column, nan_is_null=True)
@@ -236,6 +249,7 @@ def is_missing(column: Any) -> Any:
 
 def _infinite(column: Any) -> Any:
     """Return a mask of values that a 32-bit float cannot hold, or None if there are none."""
+    # a column of usual numbers needs two values and no mask
     extremes = compute.min_max(column).as_py()
     low, high = extremes["min"] or 0.0, extremes["max"] or 0.0
     if low >= -_MAX_FLOAT and high <= _MAX_FLOAT:

@@ -38,15 +38,18 @@ def parquet_batches(path: Path, names: Sequence[str] | None = None) -> Iterator[
     lists = [leaf.path for leaf in leaves if leaf.max_repetition_level and leaf.physical_type not in _BYTES]
     # without pre-buffering, the compressed pages of a large row group are not all in memory at once
     with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False, read_dictionary=lists) as file:
+        # row group by row group: the page headers bound the rows per batch before anything is decoded
         for group, chunks in enumerate(_chunks(path, leaves)):
             rows = _rows_per_batch(path, chunks, names, lists, limit)
             pending, size = [], 0
             for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=names, use_threads=False):
                 pending.append(batch)
+                # headers may be wrong, so what is decoded is counted as well
                 added = sum(map(_decoded_bytes, batch.columns))
                 size, decoded = size + added, decoded + added
                 if decoded > limit:
                     raise _too_large(path, decoded)
+                # long values force small batches; they are joined as long as rows and bytes stay within the limits
                 if (len(pending) + 1) * rows > BATCH or size > BATCH_BYTES // 4:
                     yield _joined(pending)
                     pending, size = [], 0
@@ -65,6 +68,7 @@ def _decoded_bytes(array: Any) -> int:
     if pa.types.is_struct(array.type):
         return sum(map(_decoded_bytes, array.flatten()))
     if pa.types.is_dictionary(array.type) and pa.types.is_string(array.type.value_type):
+        # every index counts as a copy of its text: later steps replace indices by texts
         lengths = compute.binary_length(array.dictionary).cast(pa.int64())
         return 4 * len(array) + (compute.sum(lengths.take(array.indices)).as_py() or 0)
     return array.nbytes
@@ -89,6 +93,8 @@ def _chunks(path: Path, leaves: Sequence[Any]) -> list[list[_Chunk]]:
     """Return the columns of every row group, from the footer of a file."""
     size = path.stat().st_size
     with path.open("rb") as file:
+        # a file ends with the footer, its length (4 bytes) and the letters PAR1; field numbers are those of
+        # parquet.thrift: row groups 4 of the file, columns 1 and rows 3 of a group, metadata 3 of a column
         file.seek(size - 8)
         length = int.from_bytes(file.read(4), "little")
         file.seek(max(0, size - 8 - length))
@@ -104,6 +110,7 @@ def _chunks(path: Path, leaves: Sequence[Any]) -> list[list[_Chunk]]:
 
 
 def _chunk(leaf: Any, rows: int, details: dict[int, Any]) -> _Chunk:
+    # 9 and 11: offsets of the first data page and of the dictionary, 5: number of values, 7: compressed bytes
     start = details[9]
     if 0 < details.get(11, 0) < start:  # the page of the dictionary comes first
         start = details[11]
@@ -121,6 +128,7 @@ def _rows_per_batch(
         where, is_text = chunk.leaf.path, chunk.leaf.physical_type not in _BYTES
         if names is not None and not any(f"{where}.".startswith(f"{name}.") for name in names):
             continue
+        # a number takes its width per value, however short its pages are; texts take at least the bytes of their pages
         pages = list(_pages(path, chunk))
         size = sum(page.size for page in pages)
         values = sum(page.values for page in pages if page.kind != _DICTIONARY_PAGE)
@@ -151,6 +159,7 @@ def _pages(path: Path, chunk: _Chunk) -> Iterator[_Page]:
     with path.open("rb") as file:
         while start < end and left > 0:
             header, length = _header(file, start)
+            # 5, 7 and 8: header of a data page, a dictionary, and a data page of version 2 (encoding in field 4)
             details = header.get(5) or header.get(7) or header.get(8) or {}
             try:
                 page = _Page(header[1], header[2], details.get(1, 0), details.get(4 if 8 in header else 2, 0))
@@ -165,6 +174,7 @@ def _pages(path: Path, chunk: _Chunk) -> Iterator[_Page]:
 
 def _header(file: BinaryIO, start: int) -> tuple[dict[int, Any], int]:
     """Return the integers of the page header at this position, and its length in bytes."""
+    # a short read is enough for most headers; with long statistics the end of the bytes is reached, and more are read
     for size in (_HEADER, _HEADER << 8):
         file.seek(start)
         content = _Content(file.read(size))
@@ -208,6 +218,7 @@ class _Content:
         values: dict[int, Any] = {}
         field = 0
         while kind := self.byte():
+            # the upper half byte is the distance to the field before, 0 if the number follows; true and false are types
             field = field + (kind >> 4) if kind >> 4 else self.integer()
             values[field] = kind & 15 == 1 if kind & 15 in (1, 2) else self.value(kind & 15)
         return values
@@ -223,6 +234,7 @@ class _Content:
             return self.skip(self.varint())
         if kind in _LIST:
             return self._items(self.byte())
+        # headers are a few levels deep; more levels are a sign of damage
         if kind == _NESTED and self.depth < 8:
             self.depth += 1
             values = self.struct()
@@ -232,4 +244,5 @@ class _Content:
 
     def _items(self, head: int) -> list[Any]:
         count = head >> 4 if head >> 4 < 15 else self.varint()
+        # an item takes at least one byte, so a damaged count is limited by the bytes there are
         return [self.value(head & 15) for _ in range(min(count, len(self.content)))]

@@ -39,6 +39,8 @@ def read_table(path: Path, options: ReadOptions = DEFAULT) -> Dataset:
 
 def table_chunks(path: Path, options: ReadOptions = DEFAULT, *, rows: int | None = None) -> Iterator[Dataset]:
     """Stream a table file as data sets of at most `rows` rows, so that the file may be larger than the memory."""
+    # read fast at first: small blocks and strict types; a file that needs more is read again, without the rows that
+    # were yielded already
     path, done, block, lenient = Path(path), 0, formats.BLOCK, False
     _check_file(path)
     while True:
@@ -65,18 +67,22 @@ def read_rows(
     A bad cell stops the stream, and is reported with all others at the end of the table.
     """
     with source.explained():
+        # decide how to read all columns before the first row, so that all batches are read in one way
         plan = plan_columns(source, options, complete=rows is None)
         check_carried(source.where, source.schema.names, options.carry)
         types = _column_types(source, plan, options.carry) if isinstance(source, TableFile) else {}
         checker, chunk, end = CellChecker(source, plan, options.need), TableCollector(source, plan), 0
         for batch in source.batches(types, checker.add_damaged):
+            # number of the first row of this batch, read before `clean` advances it
             start = checker.seen
             cleaned, positions = checker.clean(with_label_texts(batch, plan.roles, where=source.where, before=start))
             if checker.bad.total and not options.skip_bad:
                 chunk = TableCollector(source, plan)  # read on to find all bad cells
                 continue
+            # positions (m,) of the good rows in the batch: begin behind the rows that an earlier attempt yielded
             at = int(np.searchsorted(positions, skip - start))
             while at < len(cleaned):
+                # a full data set is yielded only when another row follows, so that the last one gets the notes
                 if chunk.rows == rows:
                     yield chunk.dataset(), end
                     chunk = TableCollector(source, plan)
@@ -87,6 +93,7 @@ def read_rows(
                     chunk.carried.append(batch.select(list(options.carry)).take(pa.array(chosen)))
                 if options.skip_bad:
                     chunk.numbers.append(checker.file_rows(start + chosen))
+                # `end` counts bad rows too, because `skip` counts rows of the file's batches
                 at, end = at + size, start + int(chosen[-1]) + 1
         notes = [*plan.notes, *checker.finish(skip_bad=options.skip_bad)]
         if not checker.rows:
@@ -105,12 +112,14 @@ def plan_columns(source: TableSource, options: ReadOptions, *, complete: bool) -
     forms, notes = source.text_forms()
     mixed = Mixtures({}, {})
     if complete and not isinstance(options.columns, ModelColumns):
+        # one more pass over the table, but only over the columns in question
         candidates = _mixed_candidates(source, options, forms)
         mixed = resolve_mixtures(source.batches(dict.fromkeys(candidates, TEXT), leave_out), candidates)
         plain = [name for name, form in candidates.items() if source.typed and form.plain]
         notes |= {name: note for name, note in mixed.names.items() if name not in plain}
         forms = {name: form for name, form in (forms | mixed.forms).items() if name not in mixed.names}
     forms = (stored_forms(forms) if source.typed else forms) | trained  # where numbers have a type, texts are names
+    # roles follow from the kinds, and only then it is known which columns are inputs whose form counts
     kinds = source.kinds() | kinds_of(forms) | dict.fromkeys(mixed.names, NAME)
     roles = assign(source.where, source.schema.names, options, kinds=kinds, sample=source.sample)
     forms = {name: forms[name] for name, kind in roles.features.items() if kind == kinds[name] and name in forms}
@@ -130,6 +139,7 @@ def _mixed_candidates(source: TableSource, options: ReadOptions, forms: dict[str
 def _column_types(source: TableSource, plan: Plan, carry: Sequence[str] = ()) -> dict[str, pa.DataType]:
     """Return the columns to read and their types; texts are read as texts even if they look like numbers."""
     roles, inferred = plan.roles, {field.name: field.type for field in source.schema}
+    # texts keep their spelling: 007 is not 7
     texts = roles.texts if roles.image is None else (roles.image,)
     types = {name: source.text_type(inferred[name]) for name in texts}
     for name, kind in roles.features.items():
@@ -144,6 +154,7 @@ def _column_types(source: TableSource, plan: Plan, carry: Sequence[str] = ()) ->
             types.setdefault(name, source.name_type(inferred[name]))  # the time may be an input
     if roles.id is not None:
         types[roles.id] = source.name_type(inferred[roles.id], exact=True)
+    # copied columns keep their exact values, unless they have a role as well
     types = {name: source.name_type(inferred[name], exact=True) for name in carry} | types
     for name in types:
         kind = inferred[name]
@@ -182,6 +193,7 @@ def read_json_rows(
     roles = assign(where, source.schema.names, ReadOptions(columns, need=()), kinds=kinds)
     roles = replace(roles, label=None, labels=(), domain=None, split=None, time=None, named=("features",))
     named = [name for name, kind in roles.features.items() if kind == "category"]
+    # categories were read as texts in training, so 1 and true must be texts here too
     rows = [{**row, **{name: _as_name(row.get(name)) for name in named}} for row in rows]
     plan = Plan(roles)
     types = _column_types(source, plan) | dict.fromkeys(named, TEXT)
@@ -221,6 +233,7 @@ def unlabelled_dataset(path: Path, raw: Raw, metadata: Mapping[str, Sequence[Any
     """Build a data set without labels; `metadata` holds domain, split and id per example where present."""
     coded = {role: CodeColumn() for role in ("domain", "split") if role in metadata}
     for role, column in coded.items():
+        # names of domains and splits are texts, also where a file has numbers
         texts = [None if value is None else str(value) for value in metadata[role]]
         missing = column.add(pa.array(texts, type=pa.string()), numbers=role == "split") < 0
         if role == "domain" and missing.any():

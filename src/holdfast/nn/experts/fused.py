@@ -107,6 +107,7 @@ def fused_forward(
 ) -> Result:
     """Apply the layer to tokens (t, d) with products in `dtype`; all pairs are computed, without `drops` all count."""
     if torch.is_grad_enabled():
+        # an autograd function returns tensors only, so the statistics leave it in a list
         collected: list[Stats] = []
         out, loss = FusedExperts.apply(u, dtype, config, mask, collected, drops, *weights)  # pyright: ignore[reportGeneralTypeIssues]
         return out, loss, collected[0]
@@ -150,6 +151,7 @@ class FusedExperts(torch.autograd.Function):
         out, loss, stats, saved = forward(u, config, mask, draw_noise(u, config, narrow), rows, narrow, drops)
         collected.append(stats)
         masks = (None, None) if drops is None else (drops.within, drops.survivors)
+        # the narrow copies are saved too, so that the backward pass does not cast again
         ctx.save_for_backward(u, mask, *masks, *weights, rows, narrow.up, narrow.down, *saved)
         ctx.config, ctx.dropout = config, None if drops is None else drops.dropout
         ctx.set_materialize_grads(False)
@@ -159,11 +161,13 @@ class FusedExperts(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         config, (u, mask, within, survivors, *rest) = ctx.config, ctx.saved_tensors
+        # no capacity here: the mask `within` of the forward pass stands for it
         drops = None if ctx.dropout is None else Drops(None, ctx.dropout, within, survivors)
         weights, (rows, up, down), saved = Weights(*rest[:8]), rest[8:11], Saved(*rest[11:])
         needs = ctx.needs_input_grad
         if all(grad is None for grad in grads):
             return (None,) * len(needs)
+        # of the tokens and the weights; the five arguments between them are no tensors that learn
         needs_grad = needs[0], *needs[6:]
         narrow = weights._replace(up=up, down=down)
         gradients = backward(config, mask, rows, narrow, saved, needs_grad, *grads, drops=drops)
@@ -179,6 +183,7 @@ def forward(
     experts, routing = _kernels()
     up, up_bias, down, down_bias, weight, bias, directions, log_scale = _contiguous(weights)
     rows, (t, _), e, q, tutel = rows.contiguous(), u.shape, up.shape[0], weight.shape[0], config.form == "tutel"
+    # scores: dots (E W) u + E b in fp32, because rounding changes choices; the norm of the query may be narrow
     folded, folded_bias, both, narrow_bias = routing.fold(weight, bias, directions, rows.dtype)
     query = F.linear(rows, both[:q], narrow_bias)  # (t, q)
     dots = torch.empty(t, e, device=u.device)
@@ -188,6 +193,7 @@ def forward(
         top=config.top, renormalise=config.gate != "raw", inverse_sigma=1 / config.sigma, tutel=tutel,
         balanced=config.weight > 0,
     )  # fmt: skip
+    # pairs sorted by expert, so that each grouped product reads the rows of one expert after another
     pairs, (loss, first, second, importance, load) = routing.sort_pairs(
         chosen, counts, notes, e, weight=config.weight, tutel=tutel
     )
@@ -195,6 +201,7 @@ def forward(
     if drops is not None:
         gates = drops.limit(gates, chosen, noisy, mask)
     x = rows.index_select(0, token)
+    # (s, d) -> (s, h) -> (s, d); the result of GELU is not saved: the backward pass computes it again
     before = grouped_mm(x, up.transpose(-2, -1), ends)
     hidden = experts.gelu(before, up_bias, expert)
     hidden = hidden if drops is None else drops.drop(hidden)
@@ -216,11 +223,13 @@ def backward(
     ends, max_log_scale, t = saved.ends, math.log(MAX_SCALE), rows.shape[0]
     by_up = by_up_bias = by_down = by_down_bias = by_u = None
     if by_out is None:
+        # only the balance loss has a gradient: it passes through the router alone
         by_gates = torch.zeros_like(saved.gates)
     else:
         by_y, sums_down, by_gates = experts.combine_backward(
             saved.y, down_bias, saved.gates, saved.expert, saved.order, by_out.contiguous()
         )
+        # the forward pass in reverse: combine, down, GELU, up; the gradient of GELU overwrites `by_hidden`
         by_hidden = grouped_mm(by_y, down, ends)
         if drops is not None:
             by_hidden = drops.drop_same(by_hidden)
@@ -236,6 +245,7 @@ def backward(
             by_up = grouped_mm(by_before.T, saved.x, ends)
         if u_needs:
             by_x = grouped_mm(by_before, up, ends)
+            # one pair per token: a selection of rows in place of a sum
             if config.top == 1:
                 by_u = by_x.index_select(0, saved.position)
             else:
@@ -247,6 +257,7 @@ def backward(
         max_log_scale=max_log_scale, gate=config.gate, inverse_sigma=1 / config.sigma,
         tutel=config.form == "tutel", weight=config.weight,
     )  # fmt: skip
+    # `joined` (t, w) has the gradients of query and dots: two products give those of W, E W and the tokens
     by_router = routing.unfold(*router, saved.notes[t:], sums, joined.T @ rows, max_log_scale)
     if u_needs:
         by_u = joined @ saved.both if by_u is None else by_u.addmm_(joined, saved.both)

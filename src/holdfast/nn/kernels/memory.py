@@ -26,10 +26,12 @@ def best_pairs(scores: Tensor, k: int, heads: int) -> tuple[Tensor, Tensor]:
     _, r, n = scores.shape
     values = torch.empty(2, r, k, dtype=torch.float32, device=scores.device)
     indices = torch.empty(2, r, k, dtype=torch.int32, device=scores.device)
+    # groups small enough that the k with the largest maxima leave out most of the row
     size, group = power_of_two(n), max(1, min(MAX_GROUP, power_of_two(n // (4 * k) + 1) // 2))
     low = 16 if scores.dtype == torch.bfloat16 else 0  # bits that are zero after the conversion to fp32
     constants = {"SIZE": size, "GROUP": group, "SIDE": power_of_two(k), "LOW": low, "num_warps": max(1, size // 1024)}
     launch(_top_scores, (2 * r,), (scores.contiguous(), values, indices), n, k, **constants)
+    # the selected scores are unsorted here; `_top_sums` sorts them and selects among their pairs
     weights = values.new_empty(r // heads, heads, k)
     pairs = torch.empty(r // heads, heads, k, dtype=torch.int64, device=scores.device)
     bits = max(1, (k - 1).bit_length())
@@ -50,6 +52,7 @@ def best_pairs_gradient(weights: Tensor, pairs: Tensor, grad: Tensor, n: int, dt
 @kernel
 def _rank(x):
     """Map fp32 numbers to unsigned integers of the same order; only NaN may map to 0."""
+    # negative numbers are ordered the other way round as bits: invert those, then move all above zero
     bits = x.to(tl.int32, bitcast=True)
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.uint32, bitcast=True) ^ 0x80000000
 
@@ -66,10 +69,12 @@ def _top(rank, k, BITS: tl.constexpr):
 
     Among equals the first win. One running sum counts those above the k-th in its low half, its equals in the high one.
     """
+    # from the highest bit down: a bit of the k-th rank is 1 if at least k ranks are that large; no sort is needed
     kth = tl.full((), 0, tl.uint32)
     for i in tl.static_range(BITS):
         higher = kth | (tl.full((), 1, tl.uint32) << (BITS - 1 - i))
         kth = tl.where(tl.sum((rank >= higher).to(tl.int32), 0) >= k, higher, kth)
+    # equals of the k-th fill the remaining room in their order, so that the selection is always the same
     above, equal = (rank > kth).to(tl.int32), (rank == kth).to(tl.int32)
     room = k - tl.sum(above, 0)
     counts = tl.cumsum(above + (equal << 16), 0)
@@ -113,6 +118,7 @@ def _top_sums(values, indices, weights, pairs, n, k, heads, BITS: tl.constexpr, 
     _sort(values + first, indices + first, k, 1 << BITS)
     _sort(values + second, indices + second, k, 1 << BITS)
     tl.debug_barrier()  # what other threads of this program wrote is read now
+    # all pairs with i j <= k are among about k log k, not k^2: level l has 2^l values of i, each with k / 2^l of j
     pair = tl.arange(0, LEVELS << BITS)
     level, within = pair >> BITS, pair & ((1 << BITS) - 1)
     most = tl.maximum(BITS - level, 0)  # bits of j
@@ -120,6 +126,7 @@ def _top_sums(values, indices, weights, pairs, n, k, heads, BITS: tl.constexpr, 
     real = (level <= BITS) & (i < k) & (j < k)
     total = tl.load(values + first + i, mask=real, other=0) + tl.load(values + second + j, mask=real, other=0)
     selected, to = _top(tl.where(real, _rank(total), 0), k, 32)
+    # softmax of the selected sums, in the layout (b, h, k) of the results, while rows are (h, b)
     e = tl.where(selected, tl.exp(total - tl.max(tl.where(selected, total, -float("inf")), 0)), 0)
     to += ((r % b) * heads + r // b) * k
     tl.store(weights + to, e / tl.sum(e, 0), mask=selected)
@@ -135,6 +142,7 @@ def _sort(values, indices, k, SIDE: tl.constexpr):
     index = tl.load(indices + i, mask=i < k, other=0)
     rank = tl.where(i < k, _rank(value), 0)
     theirs, mine = rank[:, None], rank[None, :]
+    # the position of a value is the number of values ahead of it: k^2 comparisons without a loop
     ahead = (theirs > mine) | ((theirs == mine) & (i[:, None] < i[None, :]))
     to = tl.sum(ahead.to(tl.int32), 0)  # sums over the first axis need no exchange between threads
     tl.debug_barrier()
@@ -151,6 +159,7 @@ def _best_pairs_gradient(weights, pairs, grad, out, n, k, heads, SIDE: tl.conste
     at = ((r % b) * heads + r // b) * k + j
     p = tl.load(weights + at, mask=j < k, other=0)
     g = tl.load(grad + at, mask=j < k, other=0).to(tl.float32)
+    # backward pass of the softmax; each score of both lists may be part of several chosen pairs
     g = p * (g - tl.sum(p * g, 0))
     pair = tl.load(pairs + at, mask=j < k, other=0).to(tl.int32)
     row = out + r * n
@@ -158,6 +167,7 @@ def _best_pairs_gradient(weights, pairs, grad, out, n, k, heads, SIDE: tl.conste
     tl.store(row + i, tl.zeros((SIZE,), tl.float32), mask=i < n)
     tl.store(other + i, tl.zeros((SIZE,), tl.float32), mask=i < n)
     tl.debug_barrier()  # the zeros of other threads are written before the sums
+    # choices of the same score add up before the store: all of them write the same sum, in any order
     left, right = pair // n, pair % n
     tl.store(row + left, tl.sum(tl.where(left[:, None] == left[None, :], g[:, None], 0), 0), mask=j < k)
     tl.store(other + right, tl.sum(tl.where(right[:, None] == right[None, :], g[:, None], 0), 0), mask=j < k)
@@ -194,6 +204,7 @@ def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor) -> tup
     # where the choices of each row begin and end in the sorted list; 0 and 0 for a row without choices
     starts, ends = torch.zeros(2, m, dtype=torch.int32, device=row.device)
     launch(_edges, (ceil_div(len(row), 1024),), (row, starts, ends), len(row), BLOCK=1024)
+    # every row is written, with zeros where nothing was chosen, so that the memory needs no initial zeros
     grad_rows = table.new_empty(m, d)
     cols = max(1, power_of_two(d) // 2)
     launch(_row_gradients, (ceil_div(m, PER_PROGRAM),),

@@ -24,6 +24,7 @@ def batch_statistics(x: Tensor, running: tuple[Tensor, Tensor], eps: float, mome
     (m, c), (chunks, each) = x.shape, _chunks(x)
     sums = x.new_empty(chunks, 2, c, dtype=torch.float32)
     mean, inverse = x.new_empty(2, c, dtype=torch.float32).unbind(0)
+    # sums per chunk of rows first, then over the chunks: enough programs for a GPU, and always one order of additions
     launch(_statistics, (chunks, c // COLS), (x, sums), m, c, each, ROWS=FEW_ROWS, COLS=COLS)
     launch(
         _finish_statistics, (c // NARROW,), (x, sums, mean, inverse, *running), m, c, chunks, eps, momentum,
@@ -57,10 +58,12 @@ def normalise_backward(
     sums = x.new_empty(chunks, 2, c, dtype=torch.float32)
     by_weight, by_bias = x.new_empty(2, c, dtype=torch.float32).unbind(0)
     flags = {"RELU": relu, "RESIDUAL": out is not None, "ROWS": ROWS, "COLS": COLS}
+    # a kernel needs an argument also where it reads none
     inputs = (grad, x, x if out is None else out, mean, inverse, weight, bias)
     launch(_gradient_sums, (chunks, c // COLS), (*inputs, sums), m, c, each, **flags)
     launch(_finish_sums, (c // NARROW,), (sums, by_bias, by_weight), c, chunks, PIECES=PIECES, COLS=NARROW)
     by_x = torch.empty_like(x)
+    # without ReLU the gradient of the residual is that of the result, without a copy
     by_residual = torch.empty_like(x) if out is not None and relu else (grad if out is not None else None)
     launch(
         _normalise_backward, (ceil_div(m, ROWS), c // COLS),
@@ -95,6 +98,7 @@ def layer_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of x, weight and bias from those of the two results of `layer_norm`, one of which exists."""
     m, c = x.shape
+    # few programs with a loop each, because all of them write sums for weight and bias
     each = max(MIN_TOKENS, TOKENS * ceil_div(ceil_div(m, TOKENS), TOKEN_PROGRAMS))
     chunks = ceil_div(m, each)
     by_x, sums = torch.empty_like(x), x.new_empty(chunks, 2, c, dtype=torch.float32)
@@ -111,6 +115,7 @@ def layer_norm_backward(
 def _chunks(x: Tensor) -> tuple[int, int]:
     """Return the number of chunks and the rows of each, a multiple of ROWS."""
     m, c = x.shape
+    # about PROGRAMS programs over chunks and columns together
     tiles = ceil_div(m, ROWS)
     each = ceil_div(tiles, max(1, min(tiles, PROGRAMS * COLS // c)))
     return ceil_div(tiles, each), each * ROWS
@@ -127,6 +132,7 @@ def _statistics(x, sums, m, c, each, ROWS: tl.constexpr, COLS: tl.constexpr):
         rows = start + tl.arange(0, ROWS)
         inside = (rows < m)[:, None]
         value = tl.load(x + rows[:, None].to(tl.int64) * c + columns[None, :], mask=inside, other=0.0).to(tl.float32)
+        # rows outside were loaded as 0, and would add -first
         value = tl.where(inside, value - first, 0.0)
         total += value
         squares += value * value
@@ -149,11 +155,13 @@ def _finish_statistics(
         total += tl.load(places, mask=(index < chunks)[:, None], other=0.0)
         squares += tl.load(places + c, mask=(index < chunks)[:, None], other=0.0)
     shift = tl.sum(total, 0) / m
+    # rounding may make the difference of two sums negative
     variance = tl.maximum(tl.sum(squares, 0) / m - shift * shift, 0.0)
     value = tl.load(x + columns).to(tl.float32) + shift
     tl.store(mean + columns, value)
     tl.store(inverse + columns, 1 / tl.sqrt(variance + eps))
     old_mean, old_variance = tl.load(running_mean + columns), tl.load(running_variance + columns)
+    # the running variance has the divisor m - 1, as that of torch
     unbiased = variance * (m / tl.maximum(m - 1.0, 1.0))
     tl.store(running_mean + columns, old_mean + momentum * (value - old_mean))
     tl.store(running_variance + columns, old_variance + momentum * (unbiased - old_variance))
@@ -166,6 +174,7 @@ def _normalise(
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * COLS + tl.arange(0, COLS)
+    # one multiplication and addition per entry: (x - mean) inverse weight + bias = x scale + shift
     scale = tl.load(inverse + columns) * tl.load(weight + columns)
     shift = tl.load(bias + columns) - tl.load(mean + columns) * scale
     places, inside = rows[:, None].to(tl.int64) * c + columns[None, :], (rows < m)[:, None]
@@ -183,6 +192,7 @@ def _gradient_sums(
     RELU: tl.constexpr, RESIDUAL: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     chunk, columns = tl.program_id(0), tl.program_id(1) * COLS + tl.arange(0, COLS)
+    # sums of the gradient and of its product with the normalised value: the gradients of bias and weight
     centre, factor = tl.load(mean + columns)[None, :], tl.load(inverse + columns)[None, :]
     scale, shift = tl.load(weight + columns)[None, :], tl.load(bias + columns)[None, :]
     total = tl.zeros([ROWS, COLS], tl.float32)
@@ -193,6 +203,7 @@ def _gradient_sums(
         slope = tl.load(grad + places, mask=inside, other=0.0).to(tl.float32)
         value = (tl.load(x + places, mask=inside, other=0.0).to(tl.float32) - centre) * factor
         if RELU:
+            # the sign of the result decides: it is computed again from x, and read from `out` with a residual
             result = value * scale + shift
             if RESIDUAL:
                 result = tl.load(out + places, mask=inside, other=0.0).to(tl.float32)
@@ -236,6 +247,7 @@ def _normalise_backward(
         slope = tl.where(result > 0, slope, 0.0)
         if RESIDUAL:
             tl.store(by_residual + places, slope.to(by_residual.dtype.element_ty), mask=inside)
+    # mean and variance depend on all rows: remove the mean of the slope and its component along the value
     if BATCH:
         slope -= (tl.load(by_bias + columns)[None, :] + value * tl.load(by_weight + columns)[None, :]) / m
     tl.store(by_x + places, (slope * factor * scale).to(by_x.dtype.element_ty), mask=inside)
@@ -270,6 +282,7 @@ def _layer_norm(
     known = (columns < c)[None, :]
     places, inside = rows[:, None].to(tl.int64) * c + columns[None, :], (rows < m)[:, None] & known
     value = tl.load(x + places, mask=inside, other=0.0).to(tl.float32)
+    # a row is held complete, so the variance is that of centred values, without cancellation
     centre = tl.sum(value, 1) / c
     value = tl.where(known, value - centre[:, None], 0.0)
     factor = 1 / tl.sqrt(tl.sum(value * value, 1) / c + eps)
@@ -294,6 +307,7 @@ def _layer_norm_backward(
     for start in range(chunk * each, min((chunk + 1) * each, m), ROWS):
         rows = start + tl.arange(0, ROWS)
         places, inside = rows[:, None].to(tl.int64) * c + columns[None, :], (rows < m)[:, None] & known
+        # both results are the same function of x in two dtypes: their gradients add up
         slope = tl.zeros([ROWS, COLS], tl.float32)
         if FULL:
             slope += tl.load(full + places, mask=inside, other=0.0)
@@ -305,6 +319,7 @@ def _layer_norm_backward(
         total += slope
         products += slope * value
         slope *= scale
+        # mean and variance depend on the complete row, as in `_normalise_backward` on the column
         slope -= (value * tl.sum(slope * value, 1)[:, None] + tl.sum(slope, 1)[:, None]) / c
         tl.store(by_x + places, (slope * factor).to(by_x.dtype.element_ty), mask=inside)
     place = sums + chunk * 2 * c + columns

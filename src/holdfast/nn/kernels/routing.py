@@ -127,6 +127,7 @@ def sort_pairs(
     """
     (t, k), device = chosen.shape, chosen.device
     blocks, size = ceil_div(t, ROWS), max(2, power_of_two(experts))
+    # every program adds a small number of counts itself, which saves the launch of a running sum
     few = counts.shape[0] <= MAX_COUNTS
     if not few:
         counts = counts.cumsum(0, dtype=torch.int32)
@@ -147,6 +148,7 @@ def _fold(
     weight, bias, directions, both, narrow_bias, folded, folded_bias, q, d, e, below,
     SIZE: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
+    # one program per tile of columns: it copies W (q, cols) in the narrow dtype, and adds up E W (e, cols) meanwhile
     i, cols = tl.arange(0, SIZE), tl.program_id(0) * COLS + tl.arange(0, COLS)
     total, along = tl.zeros((SIZE, COLS), tl.float32), tl.zeros((SIZE,), tl.float32)
     for top in range(0, q, DEPTH):
@@ -155,11 +157,13 @@ def _fold(
         w = tl.load(weight + at, mask=inside, other=0).to(tl.float32)
         tl.store(both + at, w, mask=inside)
         x = tl.load(directions + i[:, None] * q + j[None, :], mask=(i < e)[:, None] & (j < q)[None, :], other=0)
+        # complete fp32 products: rounded scores would change choices
         total += tl.dot(x.to(tl.float32), w, input_precision="ieee")
         if tl.program_id(0) == 0:
             b = tl.load(bias + j, mask=j < q, other=0).to(tl.float32)
             tl.store(narrow_bias + j, b, mask=j < q)
             along += tl.sum(x.to(tl.float32) * b[None, :], 1)
+    # the padding rows of `both` become zero, because directions beyond e were loaded as zeros
     at, real = i[:, None] * d + cols[None, :], (cols < d)[None, :]
     tl.store(folded + at, total, mask=(i < e)[:, None] & real)
     tl.store(both + q * d + at, total, mask=(i < below)[:, None] & real)
@@ -172,6 +176,7 @@ def _unfold(
     weight, bias, directions, log_scale, sizes, sums, by_both, by_weight, by_bias, by_directions, by_scale,
     blocks, q, d, e, max_log_scale, SIZE: tl.constexpr, BAND: tl.constexpr, COLS: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
+    # over all blocks of tokens in a fixed order: <grad, scores> (e,), gradients of dots (e,) and a band of the query
     i, j = tl.arange(0, SIZE), tl.program_id(0) * BAND + tl.arange(0, BAND)
     along, by_dots = tl.zeros((SIZE,), tl.float32), tl.zeros((SIZE,), tl.float32)
     by_query = tl.zeros((BAND,), tl.float32)
@@ -181,14 +186,17 @@ def _unfold(
         along += tl.sum(tl.load(row + i[None, :], mask=here & (i < e)[None, :], other=0), 0)
         by_dots += tl.sum(tl.load(row + e + i[None, :], mask=here & (i < e)[None, :], other=0), 0)
         by_query += tl.sum(tl.load(row + 2 * e + j[None, :], mask=here & (j < q)[None, :], other=0), 0)
+    # scores are proportional to exp(log_scale), so its gradient is <grad, scores>, and 0 beyond the limit
     if tl.program_id(0) == 0:
         tl.store(by_scale, tl.where(tl.load(log_scale).to(tl.float32) <= max_log_scale, tl.sum(along, 0), 0.0))
     size = tl.load(sizes + i, mask=i < e, other=1)
+    # scores are divided by the norm of a direction, which adds a gradient along the direction
     by_size = tl.where(size > 1e-12, along / (size * size), 0.0)
     at, real = i[:, None] * q + j[None, :], (i < e)[:, None] & (j < q)[None, :]
     x = tl.load(directions + at, mask=real, other=0).to(tl.float32)
     b = tl.load(bias + j, mask=j < q, other=0).to(tl.float32)
     tl.store(by_bias + j, by_query + tl.sum(x * by_dots[:, None], 0), mask=j < q)
+    # E b and E W are products of parameters: E gets by_dots b' and by_folded W', W gets E' by_folded
     by = by_dots[:, None] * b[None, :] - by_size[:, None] * x
     for left in range(0, d, COLS):
         cols = left + tl.arange(0, COLS)
@@ -227,6 +235,7 @@ def _route(
         total += tl.sum(x * x, 1)
         x = tl.load(directions + i[:, None] * q + cols, mask=mine[:, None] & (cols < q), other=0).to(tl.float32)
         square += tl.sum(x * x, 1)
+    # the floor of the norms is that of `cosine_scores`: a zero vector has scores of 0
     length, size = tl.maximum(tl.sqrt(total), 1e-12), tl.maximum(tl.sqrt(square), 1e-12)
     tl.store(notes + row, length, mask=here)
     if block == 0:
@@ -242,6 +251,7 @@ def _route(
     share = _softmax(tl.where(mine[None, :], x, -float("inf")))
     # NaN ranks first, so that every choice names an existing expert
     rest = tl.where(mine[None, :], tl.where(x == x, x, float("inf")), -float("inf"))
+    # k times the largest score that is left; every program writes its number of choices per expert, for `sort_pairs`
     j, last = tl.arange(0, WIDE)[None, :], tl.zeros((ROWS,), tl.float32)
     best, gate = tl.zeros((ROWS, WIDE), tl.int32), tl.zeros((ROWS, WIDE), tl.float32)
     for choice in tl.static_range(K):
@@ -258,6 +268,7 @@ def _route(
     to, valid = row[:, None] * K + j, here[:, None] & (j < K)
     tl.store(chosen + to, best.to(tl.int64), mask=valid)
     tl.store(gates + to, gate, mask=valid)
+    # importance and load of this block; the load compares the clean scores with the k-th noisy one, which is `last`
     if BALANCED:
         share = _softmax(tl.where(mine[None, :], clean, -float("inf")))
         apart = ((share if TUTEL else clean) - last[:, None]) * inverse_sigma
@@ -280,6 +291,7 @@ def _route_backward(
     row, i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, SIZE)
     here, mine = row < t, i < e
     at, inside = row[:, None] * e + i[None, :], here[:, None] & mine[None, :]
+    # gradients of the k gates at the columns of their experts (t, e); after the loop `last` marks the k-th choice
     by_gate, picked = tl.zeros((ROWS, SIZE), tl.float32), tl.zeros((ROWS, SIZE), tl.int32)
     last = picked == 1
     for choice in tl.static_range(K):
@@ -290,9 +302,11 @@ def _route_backward(
     share = _softmax(tl.where((picked > 0) if RENORMALISE else mine[None, :], x, -float("inf")))
     if PRESERVING:
         by_gate = by_gate / tl.sum(tl.where(picked > 0, share, 0.0), 1)[:, None]
+    # backward pass of the softmax
     g = share * (by_gate - tl.sum(share * by_gate, 1)[:, None])
     if BALANCED:
         share = _softmax(tl.where(mine[None, :], clean, -float("inf")))
+        # computed again from the scores instead of saved; 0.3989.. exp(-a^2 / 2) is the normal density
         threshold = tl.sum(tl.where(last, x, 0.0), 1)
         apart = ((share if TUTEL else clean) - threshold[:, None]) * inverse_sigma
         slopes, scale = notes + t + e + forward_blocks * 2 * e + i, weight * tl.load(by_loss)
@@ -306,9 +320,11 @@ def _route_backward(
         else:
             g += by_score
         g += share * (by_share - tl.sum(share * by_share, 1)[:, None])
+        # the threshold is a score too, and gets the opposite of all these gradients
         g += tl.where(last, -tl.sum(by_score, 1)[:, None], 0.0)
     g = tl.where(inside, g, 0.0)
     length, size = tl.load(notes + row, mask=here, other=1), tl.load(notes + t + i, mask=mine, other=1)
+    # dots and query in one tensor (t, w), so that the gradient of the tokens is a single product with W and E W
     along = g * clean
     scale = tl.exp(tl.minimum(tl.load(log_scale).to(tl.float32), max_log_scale))
     by = g * (scale / size)[None, :] / length[:, None]
@@ -316,6 +332,7 @@ def _route_backward(
     sums += tl.program_id(0).to(tl.int64) * (2 * e + q)
     tl.store(sums + i, tl.sum(along, 0), mask=mine)
     tl.store(sums + e + i, tl.sum(by, 0), mask=mine)
+    # scores are divided by the norm of the query as well
     by_length = tl.where(length > 1e-12, tl.sum(along, 1) / (length * length), 0.0)
     for left in range(0, q, COLS):
         cols = left + tl.arange(0, COLS)
@@ -346,6 +363,8 @@ def _sort_pairs(
     ADDED: tl.constexpr, BALANCED: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """Counts are ordered by expert, choice and block, as the sorted pairs are."""
+    # position of a pair: pairs of all experts, choices and blocks before it, and its rank in its own block; no two
+    # programs write to one position, and the order of the tokens stays
     block, choice, blocks = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     row, i = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64), tl.arange(0, SIZE)
     mine = tl.load(chosen + row * k + choice, mask=row < t, other=SIZE)
@@ -358,6 +377,7 @@ def _sort_pairs(
     tl.store(order + to, pair, mask=row < t)
     tl.store(token + to, row, mask=row < t)
     tl.store(expert + to, mine, mask=row < t)
+    # ends and losses are small: one program computes them without another launch
     if block + choice == 0:
         end = _before(counts, (i + 1) * k * blocks, slots, ADDED, CHUNK)
         tl.store(ends + i, end, mask=i < e)

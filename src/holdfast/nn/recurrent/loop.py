@@ -62,6 +62,8 @@ class _Unroll(torch.autograd.Function):
         ctx.cell, ctx.schedule, ctx.passes = cell, schedule, None
         present = [tensor for tensor in tensors if tensor is not None]
         if can_capture(present[0]) and trains:
+            # the trace stays in the memory of the graph; only results that the caller keeps are copied, the slot
+            # weights only for an open tape
             with GRAPH_LOCK:
                 ctx.passes = _captured_passes(tensors, cell, schedule)
                 states, _, read, *_ = ctx.passes.forward(present)
@@ -106,6 +108,7 @@ def _captured_passes(tensors: Tensors, cell: Cell, schedule: Schedule) -> Captur
 
 def _replay_backward(ctx: Any, tensors: Tensors, needs: Sequence[bool], grad: Tensor) -> list[Tensor | None]:
     passes, cell, schedule = ctx.passes, ctx.cell, ctx.schedule
+    # another forward pass of this shape has overwritten the trace: compute it again from the saved inputs
     if passes.replays != ctx.replays:
         passes.forward([tensor for tensor in tensors if tensor is not None])
         ctx.replays = passes.replays
@@ -153,6 +156,7 @@ def run_forward(tensors: Tensors, cell: Cell, schedule: Schedule, *, save: bool 
     x, weights, start = _split(tensors)
     (g, p, _), width, b = x.shape, weights.by_state.shape[1], schedule.active[0]
     by_input, by_state = _columns(cell.by_input, width), _columns(cell.by_state, width)
+    # the part of the sums that does not depend on the state, for all steps in one product: (g, p, 4h)
     projected = weights.bias[:, None].expand(-1, p, -1).clone()
     projected[..., by_input].baddbmm_(x, weights.by_input)
     states, inner = x.new_empty(g, p, width), x.new_empty(g, p, cell.inner_blocks * width)
@@ -163,6 +167,7 @@ def run_forward(tensors: Tensors, cell: Cell, schedule: Schedule, *, save: bool 
     for step in schedule.steps():
         sums, before = projected[:, step.now], step.before
         h, c = first if before is None else (states[:, before], inner[:, before])
+        # a zero state adds nothing to the sums, so its product is left out
         if before is None and start is None:
             sums = sums.contiguous()
         elif cell.by_state == slice(0, BLOCKS):
@@ -170,6 +175,7 @@ def run_forward(tensors: Tensors, cell: Cell, schedule: Schedule, *, save: bool 
         else:
             sums = sums.contiguous()
             _add_product(sums[..., by_state], h, weights.by_state)
+        # the state before the step reads the bank: share (g, a, m), content (g, a, d)
         if weights.slots and step.read is not None:
             share = _product(h, keys_t).softmax(-1)
             if folded is None:
@@ -179,6 +185,7 @@ def run_forward(tensors: Tensors, cell: Cell, schedule: Schedule, *, save: bool 
             else:
                 _add_product(sums[..., by_input], share, folded)
             read += [share] if save else []
+        # writes the states of this step in place, and turns the sums into the gates that the backward pass needs
         cell.forward(sums, states[:, step.now], inner[:, step.now], h, c)
         if save:
             gates.append(sums)
@@ -205,9 +212,11 @@ def run_backward(
     grad_start = None if start is None else _zeros(states, b)
     sums = x.new_empty(*x.shape[:2], BLOCKS * width)
     grad_contents, grad_scores = [contents[:, :0]], [read[:, :0]]  # per step, in order
+    # in reverse order: `grad` (g, p, h) collects what later steps add to the state of a step before it is used
     for step, gate in reversed(list(zip(schedule.steps(), gates, strict=True))):
         before, now = step.before, step.now
         h, c = first if before is None else (states[:, before], inner[:, before])
+        # gradient of the sums of this step (g, a, 4h), kept for all steps: the weights need it after the loop
         out = sums[:, now]
         direct = cell.backward(gate, inner[:, now], h, c, grad[:, now], grad_inner[:, : step.rows], out)
         earlier = grad_start if before is None else grad[:, before]
@@ -218,6 +227,7 @@ def run_backward(
         else:
             to_before = _product(out[..., by_state], to_state)
         if weights.slots and step.read is not None:
+            # lists grow at the front, so that their rows have the order of the forward pass
             if to_share_at_once is None:
                 grad_contents.insert(0, _product(out[..., by_input], to_content))
             if to_before is not None:
@@ -231,14 +241,17 @@ def run_backward(
         if earlier is not None and to_before is not None:
             if direct is not None:
                 to_before.add_(direct)
+            # on a GPU it was added in place above, which saves a launch
             if not adds_in_place:
                 earlier += to_before
     entering = schedule.entering(states, None if start is None else start.hidden)  # (g, p - b or p, h)
+    # gradients of the weights: one product over the rows of all steps instead of one per step
     by_inputs, carried = sums[..., by_input], sums[:, sums.shape[1] - entering.shape[1] :, by_state]
     skipped = by_inputs.shape[1] - read.shape[1]  # rows of a first step that does not read
     if folded is not None:
         contents = torch.bmm(read, weights.values)
         grad_contents = [torch.bmm(by_inputs[:, skipped:], to_content)]
+    # in the order of the inputs of the function; those that are not needed are not computed
     gradients = (
         lambda: by_inputs @ weights.by_input.mT,
         lambda: grad_start,
