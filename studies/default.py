@@ -186,7 +186,7 @@ class DefaultRunner(Runner):
         if job.stage == "search":
             super().run(job)
             return
-        from holdfast.models.combine import combine
+        from holdfast.prediction.combine import combine
         from holdfast.run.resolve import Request, resolve
         from holdfast.train.board import Board
         from holdfast.train.work import run_all

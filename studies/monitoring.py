@@ -28,13 +28,13 @@ from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import Vectors
 from holdfast.data.readers.memory import read_frame
 from holdfast.estimator import DomainClassifier
-from holdfast.models.conformal import METHODS
-from holdfast.models.outputs import calibrate, coordinates, predict_sets
-from holdfast.models.saved import SavedModel, load_model
+from holdfast.folders.format import SavedModel, load_model
 from holdfast.monitor.check import Checker
 from holdfast.monitor.observe import Observed, observe, targets_of
 from holdfast.monitor.sequence import KEPT, SUFFIX, Past
 from holdfast.monitor.watch import model_checker
+from holdfast.prediction.outputs import calibrate, coordinates, predict_sets
+from holdfast.uncertainty.conformal import METHODS
 from studies.tables import RESULTS, header
 
 ROWS, TEXTS = 1000, 600  # per domain

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.environment import VERSION as __version__
 
 if TYPE_CHECKING:
+    from holdfast.adaptation.adapt import Adaptation, Terms, adapt
+    from holdfast.adaptation.pretrain import Pretraining, pretrain
     from holdfast.api import Comparison, Fitted, compare, fit, refit
     from holdfast.auditing.audit import Audit, audit
     from holdfast.core.errors import BadInput
@@ -17,9 +19,7 @@ if TYPE_CHECKING:
     from holdfast.data.load import load_data
     from holdfast.data.synthetic import world
     from holdfast.estimator import DomainClassifier, DomainRegressor
-    from holdfast.models.adapt import Adaptation, Terms, adapt
-    from holdfast.models.hub import push_to_hub
-    from holdfast.models.pretrain import Pretraining, pretrain
+    from holdfast.folders.hub import push_to_hub
     from holdfast.monitor.watch import Watch, watch
     from holdfast.nn.graft.api import graft, grafted_parameters, load_graft, plain_state, save_graft, ungraft
     from holdfast.record import RunRecord
@@ -37,9 +37,9 @@ _HOME = {  # module -> public names
     "data.load": ("load_data",),
     "data.synthetic": ("world",),
     "estimator": ("DomainClassifier", "DomainRegressor"),
-    "models.adapt": ("Adaptation", "Terms", "adapt"),
-    "models.hub": ("push_to_hub",),
-    "models.pretrain": ("Pretraining", "pretrain"),
+    "adaptation.adapt": ("Adaptation", "Terms", "adapt"),
+    "folders.hub": ("push_to_hub",),
+    "adaptation.pretrain": ("Pretraining", "pretrain"),
     "monitor.watch": ("Watch", "watch"),
     "nn.graft.api": ("graft", "grafted_parameters", "load_graft", "plain_state", "save_graft", "ungraft"),
     "record": ("RunRecord",),

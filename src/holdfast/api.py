@@ -50,12 +50,17 @@ from holdfast.train.schedule import (
 from holdfast.train.work import work
 
 if TYPE_CHECKING:
-    from holdfast.models.saved import SavedModel
+    from holdfast.folders.format import SavedModel
 
 WEIGHT_BYTES = 2 << 30  # that runs may store for soups: all together, and once more those of the baseline
 EPISODES = 5  # of a comparison, about
 # of combinations, the report and the final model: they import scikit-learn and SciPy, which takes seconds
-LATER = ("holdfast.models.combine", "holdfast.models.conformal", "holdfast.models.soup", "holdfast.models.training")
+LATER = (
+    "holdfast.prediction.combine",
+    "holdfast.uncertainty.conformal",
+    "holdfast.prediction.soup",
+    "holdfast.training",
+)
 COLLAPSED = "at most half of the classes are still predicted for unlabelled examples, so that its adaptation is refused"
 
 
@@ -239,8 +244,8 @@ def fit(
     `budget`. `settings` may contain every setting of a spec, `method` and `encoder` included; they come before
     the arguments. `pretrain_steps` continues the masked-word training of a text encoder first.
     """
-    from holdfast.models.saved import check_folder
-    from holdfast.models.training import Configuration
+    from holdfast.folders.format import check_folder
+    from holdfast.training import Configuration
 
     out, options = Path(out), dict(settings or {})
     chosen = {"metric": options.pop("metric", metric), "method": method, "encoder": encoder, "tune": tune}
@@ -253,7 +258,7 @@ def fit(
         chosen |= {name: options.pop(name) for name in chosen if name in options}
         words: Sequence[str] = ()
         if pretrain_steps:
-            from holdfast.models.pretrain import pretrain_for  # imports transformers, which takes seconds
+            from holdfast.adaptation.pretrain import pretrain_for  # imports transformers, which takes seconds
 
             chosen["encoder"], words = pretrain_for(
                 dataset, str(chosen["encoder"]), out.with_name(f"{out.name}-encoder"), steps=pretrain_steps, seed=seed,
@@ -335,7 +340,7 @@ def _with_final_rate(summary: Summary, choices: Sequence[RateChoice]) -> Summary
 
 def _combined(records: list[RunRecord], workspace: Workspace) -> list[RunRecord]:
     """Combine finished runs and save the records of the combinations."""
-    from holdfast.models.combine import combine
+    from holdfast.prediction.combine import combine
 
     assert workspace.out is not None
     combined = combine(records, workspace)
@@ -346,8 +351,8 @@ def _combined(records: list[RunRecord], workspace: Workspace) -> list[RunRecord]
 
 def _measured_coverage(summary: Summary, workspace: Workspace) -> dict[str, RunRecord]:
     """Measure the coverage of prediction sets on left-out domains: records of the choice by id, which are saved."""
-    from holdfast.models.conformal import with_coverage
-    from holdfast.models.left_out import collect
+    from holdfast.uncertainty.conformal import with_coverage
+    from holdfast.uncertainty.left_out import collect
 
     decision = summary.decision
     assert workspace.out is not None

@@ -18,6 +18,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
 
+from holdfast.adaptation.adapt import Terms, adapt_model, continue_training
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
 from holdfast.data.align import with_classes
@@ -32,16 +33,15 @@ from holdfast.data.readers.memory import (
     original_labels,
     read_inputs,
 )
-from holdfast.models.adapt import Terms, adapt_model, continue_training
-from holdfast.models.conformal import Calibrated
-from holdfast.models.memory import add_examples, delete_examples
-from holdfast.models.outputs import calibrate, check_sets, coordinates, predict_examples, predict_sets
-from holdfast.models.saved import SavedModel, load_model
-from holdfast.models.training import Configuration, train_model
+from holdfast.folders.format import SavedModel, load_model
+from holdfast.folders.memory import add_examples, delete_examples
+from holdfast.prediction.outputs import calibrate, check_sets, coordinates, predict_examples, predict_sets
 from holdfast.record import RunRecord
 from holdfast.run.progress import ProgressListener
 from holdfast.run.settings import min_domains
 from holdfast.run.workspace import choose_device
+from holdfast.training import Configuration, train_model
+from holdfast.uncertainty.conformal import Calibrated
 
 
 class NotFitted(BadInput, NotFittedError):

@@ -34,8 +34,8 @@ from holdfast.train.queue import FACTORS
 from holdfast.train.schedule import MODEL_FACTOR, model_seconds
 
 if TYPE_CHECKING:
-    from holdfast.models.left_out import CollectedRuns
-    from holdfast.models.training import Configuration, Trained
+    from holdfast.training import Configuration, Trained
+    from holdfast.uncertainty.left_out import CollectedRuns
 
 SAVE_SECONDS = 1.0  # for writing a model folder
 MEMBER_FACTOR = 3.0  # time for another member of an ensemble and for writing it, as a multiple of that
@@ -56,8 +56,8 @@ def refit(
     If the time that its own runs took is not left, or the training does not end in time, the models of its finished
     runs are saved as an ensemble instead.
     """
-    from holdfast.models.combine import final_members
-    from holdfast.models.saved import check_folder
+    from holdfast.folders.format import check_folder
+    from holdfast.prediction.combine import final_members
 
     folder, reason = Path(folder), done.why_no_model
     if reason is not None or done.decision is None:
@@ -107,7 +107,7 @@ def _train_members(
     options: Mapping[str, Any], *, soup: bool,
 ) -> None:  # fmt: skip
     """Train every member on all domains, and save the model, the soup or the ensemble of them."""
-    from holdfast.models.saved import Member, load_model
+    from holdfast.folders.format import Member, load_model
 
     if len(members) == 1:
         _train_member(members[0][0], dataset, folder, runs=runs, **options)
@@ -121,7 +121,7 @@ def _train_members(
     if parallel.is_first():
         first, *others = (load_model(draft) for draft in models)
         if soup:
-            from holdfast.models.soup import fit_soup
+            from holdfast.prediction.soup import fit_soup
 
             cache_path = cache_folder() if options["cache"] else None
             model = fit_soup([first, *others], dataset, device=choose_device(options["device"]), cache=cache_path)
@@ -137,7 +137,7 @@ def _save_finished(
     done: Comparison, runs: Sequence[RunRecord], folder: Path, workspace: Workspace, watch: ProgressListener
 ) -> None:
     """Save the models of finished runs as an ensemble; each of them has not seen some of the domains."""
-    from holdfast.models.soup import ensemble_of_runs
+    from holdfast.prediction.soup import ensemble_of_runs
 
     watch.note(
         "no time is left to train the model on all domains: the models of the finished runs, which left out one "
@@ -165,7 +165,7 @@ def fit_with_rates(
     Validation rows decide. Without a budget, the first training is not limited, and other rates are tried as long as
     they end within `defaults.LIMIT`.
     """
-    from holdfast.models.training import train_model
+    from holdfast.training import train_model
 
     watch = watch or ProgressListener()
     limit = LIMIT if budget is None else parse_duration(budget)
@@ -209,7 +209,7 @@ def fit_with_rates(
 
 def _left_out_runs(done: Comparison, decision: Decision) -> CollectedRuns | None:
     """Return the outputs of the chosen runs for the domains that they left out; None if they were not stored."""
-    from holdfast.models.left_out import collect
+    from holdfast.uncertainty.left_out import collect
 
     rows = decision.spec.get("rows") or 0
     workspace = Workspace(done.dataset, out=done.report.parent).sampled(rows)
@@ -221,7 +221,7 @@ def _train_member(
     watch: ProgressListener | None, runs: CollectedRuns | None, workspace: Workspace | None,
 ) -> None:  # fmt: skip
     """Train one configuration on all domains and save it with the outputs of the runs that left out a domain."""
-    from holdfast.models.training import Configuration, train_model
+    from holdfast.training import Configuration, train_model
 
     chosen = Configuration.of_spec(spec, without=MODEL_SETTINGS, device=device, cache=cache)
     train_model(chosen, dataset, folder=folder, watch=watch, agrees=EXPERIMENT, runs=runs, workspace=workspace)

@@ -70,7 +70,7 @@ OPENINGS = r"^(?:The same|What)\b"
 # (path prefix, pattern that the offending text must match, reason)
 ALLOWED: tuple[tuple[str, str, str], ...] = (
     ("src/holdfast/nn/graft/holder.py", "^parts$", "a submodule name, part of the keys of saved state_dicts"),
-    ("src/holdfast/models/versions.py", r"^made$", "a key of the ledger file in model folders"),
+    ("src/holdfast/folders/versions.py", r"^made$", "a key of the ledger file in model folders"),
     ("src/holdfast/auditing/facts.py", r"^kept$", "a key of the JSON output of `holdfast audit`"),
 )
 

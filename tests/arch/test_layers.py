@@ -24,7 +24,11 @@ ORDER = (
     ("run",),
     ("engines",),
     ("train",),
-    ("models",),
+    ("uncertainty",),
+    ("folders",),
+    ("prediction",),
+    ("adaptation",),
+    ("training",),
     ("estimator", "auditing", "search", "monitor"),
     ("final_model",),
     ("api", "serve"),
@@ -98,7 +102,7 @@ def test_light_modules_need_no_torch(module):
 
 def test_a_worker_needs_no_transformers_no_compiler_and_no_scikit_learn_until_a_run_does():
     slow = {"transformers", "torch._dynamo", "sklearn"}  # each takes a second or more to load
-    loaded = "holdfast.engines.worker, holdfast.api, holdfast.tasks.classify, holdfast.models.conformal"
+    loaded = "holdfast.engines.worker, holdfast.api, holdfast.tasks.classify, holdfast.uncertainty.conformal"
     code = f"import {loaded}, sys; print({slow} & sys.modules.keys())"
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert ran.stdout.strip() == "set()"

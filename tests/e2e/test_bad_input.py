@@ -241,7 +241,7 @@ def test_unexpected_errors_are_not_hidden(holdfast, monkeypatch):
     def fails(*args, **more):
         raise OSError("a library is broken")
 
-    monkeypatch.setattr("holdfast.models.saved.check_model", fails)
+    monkeypatch.setattr("holdfast.folders.format.check_model", fails)
     with pytest.raises(OSError, match="a library is broken"):
         holdfast("predict", "model", "r.csv")
 

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from holdfast.models.saved import load_model
+from holdfast.folders.format import load_model
 from tests.published import write_published
 from tests.talks import pairs, write_talks
 

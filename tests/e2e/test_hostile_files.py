@@ -18,7 +18,7 @@ from holdfast.core.errors import BadInput
 from holdfast.data.load import load_data
 from holdfast.data.readers import arrays as archives
 from holdfast.data.readers import graphs
-from holdfast.models.saved import load_model
+from holdfast.folders.format import load_model
 from tests.e2e.conftest import write_reviews
 from tests.e2e.test_bad_input import check
 

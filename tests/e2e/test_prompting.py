@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from holdfast.models.saved import load_model
+from holdfast.folders.format import load_model
 from tests.e2e.conftest import write_reviews
 from tests.tiny import tiny_bert, tiny_masked
 

@@ -22,6 +22,8 @@ import torch
 from PIL import Image
 
 from holdfast import graft, load_graft, save_graft
+from holdfast.adaptation.adapt import ledger_of, version_of
+from holdfast.adaptation.pretrain import pretrain
 from holdfast.core.checkpoint import load_tensors, load_tree, state_digest
 from holdfast.core.errors import BadInput, one_line
 from holdfast.core.files import locked, path_error
@@ -29,12 +31,10 @@ from holdfast.data.cache import cached_features, decoded_images
 from holdfast.data.raw import ImageFiles, Vectors
 from holdfast.data.readers.table import read_table
 from holdfast.data.write import write_tables
-from holdfast.models.adapt import ledger_of, version_of
-from holdfast.models.export import export
-from holdfast.models.memory import change_memory
-from holdfast.models.pretrain import pretrain
-from holdfast.models.saved import SavedModel, load_model
-from holdfast.models.versions import add_version, use_version
+from holdfast.folders.format import SavedModel, load_model
+from holdfast.folders.memory import change_memory
+from holdfast.folders.versions import add_version, use_version
+from holdfast.prediction.export import export
 from holdfast.protocols.resume import Saver
 from holdfast.record import RunRecord
 from holdfast.record import read as read_record

@@ -30,7 +30,7 @@ from holdfast.core.errors import BadInput, one_line
 from holdfast.data.decode import decode_image
 from holdfast.data.load import load_data
 from holdfast.data.synthetic import world
-from holdfast.models.saved import load_model
+from holdfast.folders.format import load_model
 from holdfast.record import read as read_record
 from holdfast.run.settings import make_spec
 from holdfast.serve.app import make_app

@@ -21,7 +21,7 @@ import torch
 
 from holdfast.cli import main
 from holdfast.core.checkpoint import load_tensors, state_digest
-from holdfast.models.saved import load_model
+from holdfast.folders.format import load_model
 from tests.calls import write_table
 from tests.generators.user_tables import numbers
 from tests.soak.faulty import CHANGES, Ended, FaultyFiles, run_forked, wait

@@ -4,7 +4,7 @@ import pytest
 
 import holdfast
 from holdfast.core.errors import BadInput
-from holdfast.models.saved import load_model
+from holdfast.folders.format import load_model
 from tests.tables import table_world
 
 DATA = table_world(domains=3, size=40, classes=2, seed=0)

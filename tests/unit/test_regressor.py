@@ -5,7 +5,7 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from holdfast import BadInput, DomainClassifier, DomainRegressor
-from holdfast.models.adapt import Terms
+from holdfast.adaptation.adapt import Terms
 
 
 def small(method="erm", **more):

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from holdfast import DomainClassifier, load_graft
+from holdfast.adaptation.adapt import ledger_of
 from holdfast.data import cache
 from holdfast.data.load import load_data
 from holdfast.data.raw import ImageFiles, Vectors
-from holdfast.models.adapt import ledger_of
-from holdfast.models.saved import load_model
-from holdfast.models.versions import use_version
+from holdfast.folders.format import load_model
+from holdfast.folders.versions import use_version
 from holdfast.record import load
 from holdfast.stats.table import flat_table, tabulate
 from tests.fixtures import write

@@ -17,10 +17,10 @@ import pyarrow as pa
 from holdfast.auditing.clean import original_rows
 from holdfast.core.errors import BadInput
 from holdfast.data.write import check_not_input, check_suffix, write_tables
-from holdfast.models.calibration import percentiles
-from holdfast.models.left_out import Projection
-from holdfast.models.saved import load_model
+from holdfast.folders.format import load_model
 from holdfast.run.workspace import choose_device
+from holdfast.uncertainty.calibration import percentiles
+from holdfast.uncertainty.left_out import Projection
 
 MAX_CANDIDATES = 2000  # rows with the largest scores among which the choice is diverse; ten times the choice if more
 

@@ -78,10 +78,10 @@ def adapt(
 
     Run the same command again to continue a stopped training; until it ends the old version stays in use.
     """
+    from holdfast.adaptation.adapt import Terms
+    from holdfast.adaptation.adapt import adapt as run
+    from holdfast.adaptation.adapt_unlabelled import adapt_unlabelled
     from holdfast.core.errors import BadInput
-    from holdfast.models.adapt import Terms
-    from holdfast.models.adapt import adapt as run
-    from holdfast.models.adapt_unlabelled import adapt_unlabelled
 
     terms = Terms(
         method=method, max_forgetting=max_forgetting, force=force, steps=steps, batch=batch, lr=lr, metric=metric,
@@ -138,8 +138,8 @@ def rollback(
 
     - `holdfast rollback models/reviews 1`
     """
-    from holdfast.models.adapt import ledger_of
-    from holdfast.models.versions import use_version
+    from holdfast.adaptation.adapt import ledger_of
+    from holdfast.folders.versions import use_version
 
     ledger = ledger_of(model)
     current = ledger.current if number is None else use_version(model, ledger, number).number

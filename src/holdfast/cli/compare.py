@@ -136,7 +136,7 @@ def train_chosen(
 
 def print_comparison(result: Comparison, model: Path | None, *, json: bool) -> None:
     """Print the table, the choice, and the paths of report and model."""
-    from holdfast.models.card import to_predict
+    from holdfast.folders.card import to_predict
 
     decision = result.decision
     if json:

@@ -91,7 +91,7 @@ def fit(
     """
     from holdfast.api import fit as run
     from holdfast.core.parallel import process_group
-    from holdfast.models.card import to_predict
+    from holdfast.folders.card import to_predict
     from holdfast.run.progress import with_logging
 
     with (
@@ -164,7 +164,7 @@ def pretrain(
 
     Run the same command again to continue a stopped training.
     """
-    from holdfast.models.pretrain import pretrain as run
+    from holdfast.adaptation.pretrain import pretrain as run
 
     with progress(json) as listener:
         result = run(

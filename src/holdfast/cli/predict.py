@@ -12,7 +12,7 @@ from holdfast.cli.console import print_json, say
 from holdfast.core.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.models.predict import SetSummary
+    from holdfast.prediction.predict import SetSummary
 
 
 Coverage = Annotated[
@@ -80,7 +80,7 @@ def predict(
 
     - `holdfast predict models/names new.conll --out tags.jsonl`
     """
-    from holdfast.models.predict import predict as run
+    from holdfast.prediction.predict import predict as run
 
     result = run(
         model, data, out, columns=options.pairs(column), device=device,
@@ -141,7 +141,7 @@ def export(
 
     - `holdfast export models/reviews reviews.pt2 --format torch`
     """
-    from holdfast.models.export import export as run
+    from holdfast.prediction.export import export as run
 
     result = run(model, out, format=format, pairs=pairs)
     if json:
@@ -255,7 +255,7 @@ def memory(
 
     - `holdfast memory models/reviews --delete withdrawn.csv`
     """
-    from holdfast.models.memory import change_memory as run
+    from holdfast.folders.memory import change_memory as run
 
     result = run(model, add=add, delete=delete, columns=options.pairs(column), device=device)
     if json:

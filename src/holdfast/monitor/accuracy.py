@@ -20,9 +20,9 @@ from scipy.special import softmax
 from scipy.stats import t as student_t
 
 from holdfast.core.errors import quiet_fit
-from holdfast.models.calibration import fit_temperature
-from holdfast.models.label_shift import row_weights
-from holdfast.models.left_out import LeftOut
+from holdfast.uncertainty.calibration import fit_temperature
+from holdfast.uncertainty.label_shift import row_weights
+from holdfast.uncertainty.left_out import LeftOut
 
 LEVEL = 0.9  # nominal coverage of the intervals
 ESTIMATES = ("confidence", "weighting", "difference")

@@ -16,7 +16,7 @@ from holdfast.data.load import load_chunks
 from holdfast.data.readers import formats
 from holdfast.data.readers.columns import ColumnFinder
 from holdfast.data.readers.excel import SUFFIX as EXCEL
-from holdfast.models.saved import SavedModel
+from holdfast.folders.format import SavedModel
 from holdfast.monitor.drift import MIN_ROWS
 from holdfast.monitor.observe import targets_of
 

@@ -14,9 +14,6 @@ import numpy as np
 
 from holdfast.core.seeds import derive
 from holdfast.data.input_statistics import InputStatistics
-from holdfast.models.label_shift import LabelShift, estimate_shift
-from holdfast.models.left_out import LeftOut
-from holdfast.models.reference import Reference
 from holdfast.monitor.accuracy import Accuracy, AccuracyEstimator, pool_of
 from holdfast.monitor.drift import (
     MIN_ROWS,
@@ -34,6 +31,9 @@ from holdfast.monitor.drift import (
 )
 from holdfast.monitor.observe import FOREIGN_ROWS, Observed, values_of
 from holdfast.monitor.sequence import Past, SequenceTest, Summary
+from holdfast.uncertainty.label_shift import LabelShift, estimate_shift
+from holdfast.uncertainty.left_out import LeftOut
+from holdfast.uncertainty.reference import Reference
 
 LEVEL = 0.01  # probability of a false alarm per batch
 FOREIGN = 95.0  # percentile above which an example counts as foreign

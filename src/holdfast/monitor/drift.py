@@ -16,9 +16,9 @@ from scipy.spatial.distance import cdist
 from scipy.stats import fisher_exact, pearson3, skew
 
 from holdfast.data.input_statistics import MISSING, InputStatistics
-from holdfast.models.reference import Columns, category_counts
 from holdfast.stats.statistics import holm
 from holdfast.stats.two_sample import chi_square, ks_test, merge_rare, total_variation
+from holdfast.uncertainty.reference import Columns, category_counts
 
 PERMUTATIONS = 499
 MIN_ABOVE = 10  # permutations above a statistic whose share is a p value by itself

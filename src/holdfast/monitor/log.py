@@ -16,9 +16,9 @@ import numpy as np
 from holdfast.core.errors import BadInput, check_at_least
 from holdfast.core.files import read_json, write_error, write_text
 from holdfast.data.dataset import Dataset
-from holdfast.models.reference import Reference
 from holdfast.monitor.drift import MIN_ROWS
 from holdfast.monitor.observe import Observed
+from holdfast.uncertainty.reference import Reference
 
 ABOUT, NEWER, OLDER = "log.json", "newer.jsonl", "older.jsonl"
 KIND, FORMAT = "log of a holdfast server", 1

@@ -15,10 +15,11 @@ from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.input_statistics import InputStatistics, input_statistics
 from holdfast.data.raw import Raw
-from holdfast.models.outputs import predict_examples
-from holdfast.models.predict import class_indices, target_numbers
-from holdfast.models.reference import Reference, reference_outputs
-from holdfast.models.saved import Predicted, SavedModel
+from holdfast.folders.format import SavedModel
+from holdfast.prediction.outputs import predict_examples
+from holdfast.prediction.predict import class_indices, target_numbers
+from holdfast.uncertainty.arrays import Predicted
+from holdfast.uncertainty.reference import Reference, reference_outputs
 
 FOREIGN_ROWS = "foreign rows"
 FIT_AGAIN = "fit the model again, or pass examples of its training domains with --reference FILE"
@@ -106,7 +107,7 @@ def observed_of(
 
 def build_reference(saved: SavedModel, dataset: Dataset, *, device: torch.device | str, seed: int = 0) -> Reference:
     """Return a reference of user-supplied examples, half of which determine the axes and the vocabulary."""
-    from holdfast.models.reference import AXIS_ROWS, ROWS, Columns, Projection, vocabulary_of
+    from holdfast.uncertainty.reference import AXIS_ROWS, ROWS, Columns, Projection, vocabulary_of
 
     if len(dataset) < 40:
         raise BadInput(f"{dataset.name} has {len(dataset)} examples: a reference needs at least 40")

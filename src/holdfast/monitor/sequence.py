@@ -20,10 +20,10 @@ import numpy as np
 from scipy.stats import pearson3
 
 from holdfast.core.seeds import derive
-from holdfast.models.reference import Reference
 from holdfast.monitor.drift import BANDWIDTHS, MIN_ROWS, Finding, compare_counts, corrected, median_distance
 from holdfast.monitor.observe import Observed, values_of
 from holdfast.stats.two_sample import ks_test_of_counts
+from holdfast.uncertainty.reference import Reference
 
 WINDOW = 3  # latest batches that are tested together
 EARLIER = 8  # batches before them that extend the reference, unless they drifted

@@ -13,9 +13,9 @@ from holdfast.core.errors import BadInput
 from holdfast.core.files import file_digest
 from holdfast.data.dataset import Dataset
 from holdfast.data.write import check_not_input
-from holdfast.models.saved import SavedModel, load_model
-from holdfast.models.shared import WEIGHTS
-from holdfast.models.versions import current_folder
+from holdfast.folders.format import SavedModel, load_model
+from holdfast.folders.shared import WEIGHTS
+from holdfast.folders.versions import current_folder
 from holdfast.monitor.alerts import alert, parse_conditions
 from holdfast.monitor.batches import Batch, read_batches, read_labels, with_labels
 from holdfast.monitor.check import LEVEL, BatchCheck, Checker

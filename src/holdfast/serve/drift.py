@@ -18,9 +18,9 @@ from threadpoolctl import threadpool_limits
 from holdfast.core.errors import BadInput, check_at_least, warn
 from holdfast.core.files import file_digest
 from holdfast.data.raw import Raw
-from holdfast.models.saved import Predicted, SavedModel
-from holdfast.models.shared import WEIGHTS
-from holdfast.models.versions import current_folder
+from holdfast.folders.format import SavedModel
+from holdfast.folders.shared import WEIGHTS
+from holdfast.folders.versions import current_folder
 from holdfast.monitor.check import BatchCheck
 from holdfast.monitor.drift import MIN_ROWS
 from holdfast.monitor.log import ServedLog
@@ -28,6 +28,7 @@ from holdfast.monitor.observe import Observed, observed_of
 from holdfast.monitor.sequence import KEPT, Past
 from holdfast.monitor.watch import model_checker
 from holdfast.serve.metrics import Gauges
+from holdfast.uncertainty.arrays import Predicted
 
 WINDOW = 500  # smallest number of examples per check
 SHARE = 0.03  # of the time of one core that checks may take: a busy server has larger windows instead of more of them

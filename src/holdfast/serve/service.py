@@ -10,11 +10,11 @@ import torch
 
 from holdfast.core.errors import BadInput
 from holdfast.core.table import row_schema
-from holdfast.models.outputs import answers as answers_of
-from holdfast.models.outputs import calibrate, coverage_table
-from holdfast.models.saved import RECALL, SavedModel, load_model
-from holdfast.models.shared import member_folders
-from holdfast.models.versions import current_folder
+from holdfast.folders.format import RECALL, SavedModel, load_model
+from holdfast.folders.shared import member_folders
+from holdfast.folders.versions import current_folder
+from holdfast.prediction.outputs import answers as answers_of
+from holdfast.prediction.outputs import calibrate, coverage_table
 from holdfast.run.cost import code_version
 from holdfast.run.workspace import choose_device
 from holdfast.serve.drift import WINDOW, DriftMonitor

@@ -31,7 +31,7 @@ TABLE = """
 import sys
 from pathlib import Path
 import holdfast
-from holdfast.models.saved import load_model
+from holdfast.folders.format import load_model
 
 rows = [f"{i % 7},{'ab'[i % 2]},{i % 3}" for i in range(60)]
 Path("rows.csv").write_text("\\n".join(["x,domain,label", *rows]))

@@ -12,15 +12,15 @@ from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
+from holdfast.adaptation.adapt import Terms
 from holdfast.api import compare, refit
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
 from holdfast.data.synthetic import world
 from holdfast.estimator import DomainClassifier
+from holdfast.folders.format import load_model
 from holdfast.methods.linear_fit import SPARSE_STRENGTHS, STRENGTHS, Design, choose_strength, fit_linear
-from holdfast.models.adapt import Terms
-from holdfast.models.saved import load_model
 from holdfast.nn.backbones.bag import DIMENSION
 from holdfast.run.settings import make_spec
 from holdfast.run.train import train

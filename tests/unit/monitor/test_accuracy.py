@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from holdfast.models.left_out import LeftOut
 from holdfast.monitor.accuracy import (
     ESTIMATES,
     AccuracyEstimator,
@@ -14,6 +13,7 @@ from holdfast.monitor.accuracy import (
     estimates,
     pool_of,
 )
+from holdfast.uncertainty.left_out import LeftOut
 
 
 def predictions(n: int, *, skill: float, seed: int, domain: int = 0, boast: float = 1.0) -> Labelled:

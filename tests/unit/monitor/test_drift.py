@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from holdfast.data.input_statistics import UNKNOWN, InputStatistics
-from holdfast.models.reference import Columns
 from holdfast.monitor.drift import (
     Finding,
     compare_classes,
@@ -16,6 +15,7 @@ from holdfast.monitor.drift import (
     discrepancy,
     median_distance,
 )
+from holdfast.uncertainty.reference import Columns
 
 
 def sample(n: int, seed: int, shift: float = 0.0) -> np.ndarray:

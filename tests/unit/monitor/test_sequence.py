@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from holdfast.models.reference import Reference
 from holdfast.monitor.check import Checker
 from holdfast.monitor.observe import Observed
 from holdfast.monitor.sequence import EARLIER, KEPT, SUFFIX, WINDOW, Past, past_batches
 from holdfast.monitor.state import SUMMARIES, add_entries, read_history
+from holdfast.uncertainty.reference import Reference
 
 BATCH = 200
 

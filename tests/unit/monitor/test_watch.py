@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.estimator import DomainClassifier, DomainRegressor
-from holdfast.models.saved import load_model
+from holdfast.folders.format import load_model
 from holdfast.monitor.alerts import parse_conditions
 from holdfast.monitor.sequence import SUFFIX
 from holdfast.monitor.state import FILE, MAX_ENTRIES, add_entries, first_drifted, read_history

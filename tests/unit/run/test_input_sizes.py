@@ -9,10 +9,10 @@ from PIL import Image
 from transformers import BertConfig, BertModel
 
 from holdfast import catalog
+from holdfast.adaptation.adapt import Terms, _request
 from holdfast.data.load import load_data
 from holdfast.data.readers.memory import as_dataset
 from holdfast.data.synthetic import world
-from holdfast.models.adapt import Terms, _request
 from holdfast.record import run_id
 from holdfast.run.input_sizes import counted_rows
 from holdfast.run.settings import make_spec, spec_settings

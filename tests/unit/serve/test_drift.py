@@ -13,7 +13,7 @@ import pytest
 from holdfast.core.errors import BadInput
 from holdfast.data.raw import Vectors
 from holdfast.estimator import DomainClassifier, DomainRegressor
-from holdfast.models.saved import load_model
+from holdfast.folders.format import load_model
 from holdfast.monitor.log import ABOUT, NEWER, OLDER, ServedLog
 from holdfast.monitor.observe import observe
 from holdfast.monitor.watch import watch

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from holdfast import BadInput, DomainClassifier
-from holdfast.models.predict import predict
+from holdfast.prediction.predict import predict
 from holdfast.run.workspace import training_data
 from holdfast.serve.requests import Limits, TooLarge
 from holdfast.serve.service import Service

@@ -12,7 +12,7 @@ from holdfast.api import NothingFinished, compare
 from holdfast.engines import local
 from holdfast.engines.local import Local
 from holdfast.final_model import refit
-from holdfast.models.saved import load_model
+from holdfast.folders.format import load_model
 from holdfast.record import read_finished
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import Request, resolve

@@ -13,10 +13,10 @@ from holdfast import DomainClassifier
 from holdfast.core.errors import BadInput
 from holdfast.data.load import load_chunks, load_data
 from holdfast.data.raw import ImageFiles, Table
-from holdfast.models.export import export
-from holdfast.models.predict import predict
-from holdfast.models.saved import load_model
+from holdfast.folders.format import load_model
 from holdfast.nn.backbones.mixed import Mixed, MixedColumns
+from holdfast.prediction.export import export
+from holdfast.prediction.predict import predict
 from holdfast.serve.service import Service
 
 N = 24

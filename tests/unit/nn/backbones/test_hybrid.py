@@ -8,9 +8,9 @@ from holdfast.core import inputs
 from holdfast.core.errors import BadInput
 from holdfast.data.synthetic import world
 from holdfast.estimator import DomainClassifier
-from holdfast.models.export import export_module
-from holdfast.models.saved import load_model
+from holdfast.folders.format import load_model
 from holdfast.nn.backbones.hybrid import Hybrid
+from holdfast.prediction.export import export_module
 from holdfast.run.settings import make_spec
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace

@@ -1,0 +1,1 @@
+"""Folders of saved models: their format, versions, card and publication."""

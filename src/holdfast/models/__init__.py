@@ -1,1 +1,0 @@
-"""Trained models: folders with versions, predictions, calibration, adaptation, export and pretraining."""

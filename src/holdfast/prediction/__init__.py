@@ -1,0 +1,1 @@
+"""Predictions of saved models: files, outputs, combinations and export."""

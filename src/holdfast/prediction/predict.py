@@ -1,0 +1,317 @@
+"""Write predictions of a model folder for a file of examples; no domain column is needed (n examples, c classes)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from holdfast.core.errors import BadInput
+from holdfast.data.dataset import Dataset, is_finite
+from holdfast.data.load import load_chunks
+from holdfast.data.readers.cells import SKIPPED
+from holdfast.data.readers.forms import READING
+from holdfast.data.targets import SEPARATORS
+from holdfast.data.write import check_not_input, check_suffix, write_tables
+from holdfast.folders.format import SavedModel, load_model
+from holdfast.folders.predictor import WINDOW
+from holdfast.prediction.outputs import (
+    calibrate,
+    check_sets,
+    chosen_names,
+    coordinates,
+    coverage_table,
+    label_thresholds,
+    predict_examples,
+    predict_sets,
+)
+from holdfast.run.workspace import choose_device
+from holdfast.tasks.base import Structured
+from holdfast.uncertainty.arrays import Predicted
+from holdfast.uncertainty.conformal import FEW, SAMPLE, Calibrated, Sets
+
+NUMBERS = "numbers"
+NOT_CALIBRATED = "the probabilities are uncalibrated and `foreign` is missing: fit the model again to calibrate it"
+
+
+@dataclass
+class SetSummary:
+    """Prediction sets of a file: their coverage and size, and the coverage that was measured on left-out domains."""
+
+    coverage: float
+    method: str
+    measured: list[dict[str, Any]]  # domain, examples, coverage, size
+    examples: int = 0
+    total: float = 0.0  # sum of the sizes of bounded sets
+    unbounded: int = 0  # intervals without ends, because the example is too far from all calibration examples
+    labelled: int = 0
+    covered: int = 0
+
+    def add(self, sets: Sets, y: np.ndarray, labelled: np.ndarray) -> None:
+        """Add the sets of a chunk; `y` (n,) are true classes or numbers where `labelled`."""
+        bounded = np.isfinite(sets.sizes)
+        self.examples, self.unbounded = self.examples + len(y), self.unbounded + int((~bounded).sum())
+        self.total += float(sets.sizes[bounded].sum())
+        self.labelled += int(labelled.sum())
+        self.covered += int(sets.covers(y)[labelled].sum())
+
+    def json(self) -> dict[str, Any]:
+        """Return the fields for `--json`."""
+        bounded = self.examples - self.unbounded
+        return {
+            "coverage": self.coverage, "method": self.method, "measured": self.measured,
+            "mean_size": self.total / bounded if bounded else None, "unbounded": self.unbounded,
+            "labelled": self.labelled, "covered": self.covered / self.labelled if self.labelled else None,
+        }  # fmt: skip
+
+
+@dataclass
+class Prediction:
+    """Path and number of predictions; counts per predicted label, and scores if the file has labels."""
+
+    path: Path
+    examples: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    scored: int = 0  # examples with a predicted label and a true label the model knows
+    right: int = 0
+    what: str = "labels"
+    abstained: int = 0
+    notes: tuple[str, ...] = ()
+    absolute: float = 0.0  # sums of the errors of predicted numbers
+    squared: float = 0.0
+    sets: SetSummary | None = None  # with a coverage
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of correct predictions; None without labels, or if numbers are predicted."""
+        return self.right / self.scored if self.scored and self.what != NUMBERS else None
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """RMSE and MAE of predicted numbers; empty without labels, or if classes are predicted."""
+        if not self.scored or self.what != NUMBERS:
+            return {}
+        return {"rmse": math.sqrt(self.squared / self.scored), "mae": self.absolute / self.scored}
+
+
+def predict(
+    model: str | Path, data: str | Path | Dataset, out: str | Path, *, columns: Mapping[str, str] | None = None,
+    device: str = "auto", calibrated: bool = True, abstain_above: float | None = None, carry: Sequence[str] = (),
+    skip_bad: bool = False, coverage: float | None = None, sets: str = "split",
+) -> Prediction:  # fmt: skip
+    """Write the predictions for every example to `out` in chunks, so that tables of any length fit in memory.
+
+    Classifiers write id, label (or labels), one probability per class and `foreign`; regressions id, prediction, the
+    ends `low` and `high` of its interval and `foreign`; other tasks id and response, id, tokens and tags, id, answer
+    and score, or id, words and scores. Examples whose `foreign` percentile is above `abstain_above` get no prediction.
+
+    `carry` names columns of a table that are copied behind the predictions; one that has the name of a prediction
+    column is written as `input_NAME`. With `skip_bad`, rows of a table with bad cells are left out and counted, and
+    the ids of the others are still their rows in the file.
+
+    With a `coverage` such as 0.9, the columns `set` and `set_size`, or `low` and `high`, hold prediction sets that are
+    calibrated on left-out domains with the method `sets`: `split`, `mondrian` or `weighted`.
+    """
+    out = Path(out)
+    check_suffix(out)
+    check_not_input("--out", out, data)
+    saved, target = load_model(Path(model)), choose_device(device)
+    task = saved.build_task()
+    result = Prediction(out, what=task.unit)
+    _check(saved, abstain_above, result)
+    at_once = isinstance(task, Structured)  # the type of list columns is known only at the end
+    chunks = partial(
+        load_chunks, data, columns=saved.read_columns(columns), form=task.data_form,
+        rows=(1 << 62) if at_once else WINDOW, skip_bad=skip_bad, carry=carry,
+    )  # fmt: skip
+    wanted = None
+    if coverage is not None:
+        if not calibrated:
+            raise BadInput("prediction sets need calibrated probabilities: remove --uncalibrated or --coverage")
+        check_sets(saved, coverage, sets)
+        new = _sampled_features(saved, chunks(), target) if sets == "weighted" else None
+        wanted = calibrate(saved, coverage, sets, new=new)
+        result.sets = SetSummary(coverage, sets, coverage_table(saved, coverage, sets))
+        result.notes += _set_notes(wanted)
+    tables = (
+        _with_carried(_table(saved, saved.align(chunk), target, result, calibrated, abstain_above, wanted), chunk)
+        for chunk in _noted(chunks(), result)
+    )
+    write_tables(out, tables, escape_formulas=True)
+    return result
+
+
+def _sampled_features(saved: SavedModel, chunks: Iterable[Dataset], device: torch.device) -> np.ndarray | None:
+    """Return features (m, d) of a uniform sample of the complete file, at most SAMPLE rows; None without rows."""
+    rng, keys, features = np.random.default_rng(0), np.zeros(0), None
+    for chunk in chunks:
+        drawn = rng.random(len(chunk))  # the rows with the smallest numbers form the sample
+        limit = keys.max() if len(keys) >= SAMPLE else 1.0
+        rows = np.sort(np.argsort(drawn)[:SAMPLE])
+        rows = rows[drawn[rows] < limit]
+        new = coordinates(saved, saved.align(chunk.subset(rows)).raw, device=device)
+        features = new if features is None else np.concatenate([features, new])
+        keys = np.concatenate([keys, drawn[rows]])
+        order = np.argsort(keys)[:SAMPLE]
+        keys, features = keys[order], features[order]
+    return features
+
+
+def _set_notes(sets: Calibrated) -> tuple[str, ...]:
+    if sets.method != "weighted" or sets.effective >= FEW:
+        return ()
+    return (
+        f"the new examples differ so much from the left-out domains that only {sets.effective:.0f} calibration "
+        "examples are effective: the sets may cover less than stated",
+    )
+
+
+def _noted(chunks: Iterable[Dataset], result: Prediction) -> Iterator[Dataset]:
+    """Yield the chunks, and add to the result how the file was read and which rows were left out."""
+    for chunk in chunks:
+        notes = (note for note in chunk.notes if READING in note or note.startswith(SKIPPED))
+        result.notes = tuple(dict.fromkeys((*result.notes, *notes)))
+        yield chunk
+
+
+def _with_carried(table: pa.Table, chunk: Dataset) -> pa.Table:
+    """Append the columns of the input that are copied."""
+    if chunk.carried is None:
+        return table
+    for name, column in zip(chunk.carried.column_names, chunk.carried.columns, strict=True):
+        table = table.append_column(f"input_{name}" if name in table.column_names else name, column)
+    return table
+
+
+def _check(saved: SavedModel, abstain_above: float | None, result: Prediction) -> None:
+    if saved.predicts and saved.calibration is None:
+        result.notes = (NOT_CALIBRATED,)
+    if abstain_above is None:
+        return
+    if not saved.predicts:
+        raise BadInput(f"--abstain-above does not support models of the task {saved.task}: remove it")
+    if saved.calibration is None:
+        raise BadInput("--abstain-above needs `foreign`, which this model folder does not have: fit the model again")
+    if not 0 <= abstain_above <= 100:
+        raise BadInput(f"--abstain-above must be a percentile between 0 and 100; got {abstain_above:g}")
+
+
+def _table(
+    saved: SavedModel, chunk: Dataset, device: torch.device, result: Prediction, calibrated: bool,
+    abstain_above: float | None, sets: Calibrated | None,
+) -> pa.Table:  # fmt: skip
+    """Return the predictions for a chunk and add it to the counts."""
+    first, result.examples = result.examples, result.examples + len(chunk)
+    rows = range(first + 1, first + len(chunk) + 1) if chunk.file_rows is None else chunk.file_rows.tolist()
+    ids = [str(row) for row in rows] if chunk.ids is None else list(chunk.ids)
+    if not saved.predicts:
+        return pa.table({"id": ids, **saved.predict_columns(chunk.raw, device=device)})
+    domains = [chunk.domains[i] for i in chunk.domain]
+    predicted = predict_examples(saved, chunk.raw, device=device, calibrated=calibrated, sets=sets, domains=domains)
+    answered = np.ones(len(chunk), dtype=bool)
+    if abstain_above is not None and predicted.foreign is not None:
+        answered = predicted.foreign <= abstain_above
+    result.abstained += int((~answered).sum())
+    columns = COLUMNS[saved.predicts](saved, predicted, answered, chunk, result)
+    if sets is not None and saved.predicts == "classes":
+        chosen = predict_sets(saved, sets, chunk.raw, predicted.values, domains=domains, device=device)
+        columns |= _set_columns(saved, chosen, answered, chunk, result)
+    extra = {"foreign": predicted.foreign, "undecided": predicted.undecided}
+    columns |= {name: value for name, value in extra.items() if value is not None}
+    return pa.table({"id": pa.array(ids, pa.string()), **columns})
+
+
+def _class_columns(
+    saved: SavedModel, predicted: Predicted, answered: np.ndarray, chunk: Dataset, result: Prediction
+) -> dict[str, Any]:
+    codes, truth = predicted.values.argmax(axis=1), class_indices(saved, chunk)
+    labels, scorable = np.asarray(saved.classes, dtype=object)[codes], (truth >= 0) & answered
+    _count(result, saved.classes, np.bincount(codes[answered], minlength=len(saved.classes)))
+    result.scored += int(scorable.sum())
+    result.right += int((codes == truth)[scorable].sum())
+    return {"label": pa.array(labels, pa.string(), mask=~answered), **_probability_columns(saved, predicted)}
+
+
+def _probability_columns(saved: SavedModel, predicted: Predicted) -> dict[str, Any]:
+    return {f"p_{name}": predicted.values[:, i] for i, name in enumerate(saved.classes)}
+
+
+def _set_columns(
+    saved: SavedModel, sets: Sets, answered: np.ndarray, chunk: Dataset, result: Prediction
+) -> dict[str, Any]:
+    """Return the classes of every set as one text, and their number."""
+    assert sets.classes is not None
+    assert result.sets is not None
+    known = class_indices(saved, chunk)
+    result.sets.add(sets, known.clip(0), (known >= 0) & answered)
+    separator = next((each for each in SEPARATORS if not any(each in name for name in saved.classes)), None)
+    texts = [_joined(chosen_names(saved.classes, chosen), separator) for chosen in sets.classes]
+    size = sets.sizes.astype(np.int64)
+    return {"set": pa.array(texts, pa.string(), mask=~answered), "set_size": pa.array(size, mask=~answered)}
+
+
+def _joined(names: Sequence[str], separator: str | None) -> str:
+    """Join names; without a separator that occurs in none of them, as a JSON list."""
+    return json.dumps(list(names), ensure_ascii=False) if separator is None else separator.join(names)
+
+
+def _number_columns(
+    saved: SavedModel, predicted: Predicted, answered: np.ndarray, chunk: Dataset, result: Prediction
+) -> dict[str, Any]:
+    truth = target_numbers(chunk)
+    scorable = np.isfinite(truth) & answered
+    values, ends = predicted.values[:, 0], () if predicted.ends is None else predicted.ends.T
+    errors = (values - truth)[scorable]
+    result.scored += int(scorable.sum())
+    result.absolute += float(np.abs(errors).sum())
+    result.squared += float((errors**2).sum())
+    if result.sets is not None:
+        result.sets.add(Sets(None, *ends), truth, scorable)
+    columns = zip(("prediction", "low", "high"), (values, *ends), strict=False)
+    return {name: pa.array(each, mask=~answered | np.isnan(each)) for name, each in columns}
+
+
+def target_numbers(chunk: Dataset) -> np.ndarray:
+    """Return the labels of a file to predict as numbers (n,); nan where there is none."""
+    if chunk.targets is not None:
+        return chunk.targets
+    return np.asarray([*(float(name) if is_finite(name) else np.nan for name in chunk.classes), np.nan])[chunk.y]
+
+
+def _label_columns(
+    saved: SavedModel, predicted: Predicted, answered: np.ndarray, chunk: Dataset, result: Prediction
+) -> dict[str, Any]:
+    separator = saved.record.spec.get("task_args", {}).get("separator") or SEPARATORS[0]
+    chosen = predicted.values >= label_thresholds(saved)
+    texts = [separator.join(chosen_names(saved.classes, row)) for row in chosen]
+    _count(result, saved.classes, chosen[answered].sum(axis=0))
+    if (chunk.y >= 0).any():
+        truth: Dataset = saved.build_task().convert(chunk)
+        names = [set(chosen_names(truth.classes, row)) for row in (truth.targets if truth.targets is not None else ())]
+        pairs = zip(chosen, names, strict=True)
+        right = [set(chosen_names(saved.classes, row)) == known for row, known in pairs]
+        result.scored += int(answered.sum())
+        result.right += int((np.asarray(right) & answered).sum())
+    return {"labels": pa.array(texts, pa.string(), mask=~answered), **_probability_columns(saved, predicted)}
+
+
+def class_indices(saved: SavedModel, dataset: Dataset) -> np.ndarray:
+    """Return the labels (n,) of a file as classes of the model; -1 without a label that it knows."""
+    known = {name: code for code, name in enumerate(saved.classes)}
+    return np.asarray([*(known.get(name, -1) for name in dataset.classes), -1], dtype=np.int64)[dataset.y]
+
+
+def _count(result: Prediction, classes: Sequence[str], counts: np.ndarray) -> None:
+    for name, count in zip(classes, counts.tolist(), strict=True):
+        result.counts[name] = result.counts.get(name, 0) + count
+
+
+COLUMNS = {"classes": _class_columns, "numbers": _number_columns, "labels": _label_columns}
