@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from holdfast.folders.format import load_model
+from holdfast.serve.service import Service
 from tests.published import write_published
 from tests.talks import pairs, write_talks
 
@@ -54,6 +55,9 @@ def test_fit_and_predict(holdfast, tmp_path):
     saved = load_model(tmp_path / "model")
     assert saved.task == "respond"
     assert saved.classes == ()
+    service = Service(tmp_path / "model", device="cpu")
+    answers = service.answer([service.parser.parse(json.dumps({"examples": messages}).encode())])
+    assert answers == [{"response": row["response"]} for row in rows]
 
 
 def test_compare_over_a_stream_reports_the_requested_metric(holdfast, tmp_path):

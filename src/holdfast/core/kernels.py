@@ -6,7 +6,7 @@ Each module replaces these operations, and shortens a captured step of a complet
 - `norm`: layer norm, batch norm and sums of bias gradients; ViT-S/16 1.36, ResNet-50 1.34, MiniLM 1.18
 - `attention`: attention among at most 128 tokens; MiniLM 1.19
 - `experts`, `routing`: the expert layer; GMoE 1.06 with the best expert, 1.07 with two
-- `memory`: the choice and the sum of slots of product keys; MiniLM with 65,536 slots 8.2
+- `memory`: the choice and the sum of slots of product keys; MiniLM 8.2, because a step without it is not captured
 - `recurrent`: the gates of LSTM and GRU, and products of few rows; word LSTM with a bank 1.05
 - `holdfast.data.augment_kernels`: the augmentation `domainbed`; ResNet-50 1.12, ViT-S/16 1.16
 """
