@@ -42,10 +42,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-@pytest.fixture(autouse=True)
-def _one_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="session")
+def _one_run_at_once() -> Iterator[None]:
     """Train in this process unless a test asks for several jobs; commands in processes of their own have workers."""
-    monkeypatch.setattr("holdfast.engines.local.max_workers", lambda _: 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("holdfast.engines.local.max_workers", lambda _: 1)
+        yield
 
 
 @pytest.fixture
