@@ -42,7 +42,6 @@ class ProductKeySettings:
     # with init=data: queries of examples, or `kmeans`: means of clusters of them
     keys: str = setting("sample", choices=KEYS)
 
-
     retired = retired_settings(query="linear", updates="all")
 
     def __post_init__(self) -> None:
