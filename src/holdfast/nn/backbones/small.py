@@ -202,8 +202,8 @@ class Pixels(ImageBackbone):
     def __init__(self, **settings: Any) -> None:
         super().__init__()
         self.settings = asdict(self.Settings(**settings))
-        self.size = self.settings["size"]
-        self.width = 3 * self.size**2
+        self.size = size = self.settings["size"]
+        self.width = 3 * size**2
 
     def forward(self, x: Tensor) -> Tensor:
         return (x if x.is_floating_point() else x.float() / 255).flatten(1)  # (b, d)
