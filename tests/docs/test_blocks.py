@@ -37,7 +37,7 @@ COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttribu
 PARSED_ONLY = {
     "demo": "downloads an archive from a package index and trains for minutes",
     "serve": "runs until it is stopped; tested in tests/e2e",
-    "export": "exporting MiniLM takes long; tests/unit/models exports small models",
+    "export": "exporting MiniLM takes long; tests/unit/prediction exports small models",
     "bench": "measures speed and exits with code 1 if a busy machine misses a target",
 }
 # commands that another document runs, and whose files no later command of the same document reads

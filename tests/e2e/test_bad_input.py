@@ -252,7 +252,7 @@ INVALID = {
     "weight": (["--methods", "coral", "--set", "method.weight=-1"], "'coral': weight.*at least 0.*-1"),
     "order": (["--plan", "stream", "--set", "plan.order=books,books"], "'books' twice"),
     "oracle": (["--plan", "stream", "--select", "oracle"], "--select.*train-validation"),
-    "rate": (["--lr", "-1"], "lr.*above 0.*-1.*--lr"),
+    "rate": (["--lr", "-1"], "lr.*above 0.*-1"),
 }
 
 

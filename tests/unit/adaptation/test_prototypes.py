@@ -74,7 +74,7 @@ def test_null_control_follows_source_examples():
     off = fitted(dataset, predict_unlabelled="none")
     np.testing.assert_allclose(off.predict_proba(NEW), fitted(sources()).predict_proba(NEW), atol=1e-6)
     assert "t3a" not in off.record_.analysis
-    with pytest.raises(BadInput, match=r"predict\.unlabelled"):
+    with pytest.raises(BadInput, match="`unlabelled` must be target, source or none"):
         fitted(dataset, predict_unlabelled="all")
 
 

@@ -7,8 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.models.test_combine import assert_test_outputs_choose_nothing
-from tests.unit.models.test_export import run
 
 from holdfast.adaptation.adapt import Terms, adapt, ledger_of
 from holdfast.api import Comparison, compare, refit
@@ -22,6 +20,8 @@ from holdfast.serve.service import Service
 from holdfast.stats.labels import COMBINED
 from holdfast.uncertainty.arrays import Predicted
 from holdfast.uncertainty.mixture import best_weights, shrunk_weights
+from tests.unit.prediction.test_combine import assert_test_outputs_choose_nothing
+from tests.unit.prediction.test_export import run
 
 SETTINGS = {"regress": {}, "multilabel": {}, "ordinal": {"task.order": ["low", "mid", "high"]}}
 SIMPLE = {"regress": ["mean", "columns + ridge"], "multilabel": ["mean", "columns + logistic"],

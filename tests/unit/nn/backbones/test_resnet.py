@@ -36,12 +36,6 @@ def test_parameter_names_and_count() -> None:
     assert ResNet().size == 32
 
 
-def test_zero_init_makes_every_block_its_shortcut() -> None:
-    net = ResNet(zero_init=True).eval()
-    x = torch.rand(1, 64, 8, 8)
-    assert_close(net.layer1(x), x)
-
-
 def test_weights_from_a_file(tmp_path) -> None:
     source = ResNet(size=16)
     path = tmp_path / "r18.safetensors"
