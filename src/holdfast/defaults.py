@@ -42,13 +42,20 @@ ROWS_PER_SLOT, FEWEST_SLOTS = 8, 16  # of a memory, for a step that takes as lon
 class Encoder(Protocol):
     """The part of an encoder's entry in the catalog that decides defaults."""
 
-    pretrained: bool
-    sparse: bool
-    learns: bool
-    tune: str
-    takes: str
-    defaults: Mapping[str, Any]
-    fixed: Mapping[str, Any]
+    @property
+    def pretrained(self) -> bool: ...
+    @property
+    def sparse(self) -> bool: ...
+    @property
+    def learns(self) -> bool: ...
+    @property
+    def tune(self) -> str: ...
+    @property
+    def takes(self) -> str: ...
+    @property
+    def defaults(self) -> Mapping[str, Any]: ...
+    @property
+    def fixed(self) -> Mapping[str, Any]: ...
 
 
 def default_plan(domains: int) -> str:
