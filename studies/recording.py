@@ -33,7 +33,7 @@ COMMANDS = (
     "cut -d, -f2,4- predictions.csv",
 )
 NEW = "text\nThe battery died after two days.\nA warm and funny film.\nDer Akku war nach zwei Tagen leer.\n"
-PROGRESS = re.compile(r"preparing|encoding|time limit|.+ used, at most|training .* on all|.+ \(seed \d")
+PROGRESS = re.compile(r"preparing|encoding|time limit|\d+ of \d+ runs|.+ used, at most|training .* on all|.+ \(seed \d")
 
 COLUMNS = 104  # characters per line
 CHARACTER, LINE, MARGIN, SIZE = 7.83, 18, 16, 13  # pixels

@@ -3,9 +3,10 @@
 t tokens, k chosen, e experts, d width, h hidden width
 """
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -94,7 +95,9 @@ class ExpertSettings:
         help="standard deviation of the random differences between copied experts, relative to that of a weight",
     )
 
-    retired = retired_settings(renormalise=None, temperature_learned=True, threshold_learns=True)
+    retired: ClassVar[Mapping[str, Any]] = retired_settings(
+        renormalise=None, temperature_learned=True, threshold_learns=True
+    )
 
     def __post_init__(self) -> None:
         if self.top > self.count:

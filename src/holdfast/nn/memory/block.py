@@ -4,7 +4,8 @@ Shapes: b queries, m rows, h heads, q head width, d width.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,7 @@ class BlockSettings:
     heads: int = setting(4, least=1)
     dropout: float = setting(0.1, least=0, below=1)
 
-    retired = retired_settings(residual="identity", scale="head", project=False)
+    retired: ClassVar[Mapping[str, Any]] = retired_settings(residual="identity", scale="head", project=False)
 
 
 class KeysValues(NamedTuple):

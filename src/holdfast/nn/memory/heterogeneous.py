@@ -3,8 +3,8 @@
 Shapes: b batch, c classes, h heads, m rows, d width of the features and the label embedding together.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -53,7 +53,7 @@ class HeterogeneousSettings(BlockSettings):
     init: str = setting("data", choices=INITS)
     include_self: bool = False  # the read of the queue includes the example itself, as published
 
-    retired = retired_settings(**BlockSettings.retired, part="all")
+    retired: ClassVar[Mapping[str, Any]] = retired_settings(**BlockSettings.retired, part="all")
 
     def __post_init__(self) -> None:
         if not (self.real or self.slots or self.across):

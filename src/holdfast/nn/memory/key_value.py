@@ -3,7 +3,8 @@
 Shapes: b batch, h heads, m slots, q key width, d width.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -42,7 +43,7 @@ class KeyValueSettings:
     # with init=data: queries of examples, or `kmeans`: means of clusters of them
     keys: str = setting("sample", choices=KEYS)
 
-    retired = retired_settings(query="linear", mean=False)
+    retired: ClassVar[Mapping[str, Any]] = retired_settings(query="linear", mean=False)
 
 
 class KeyValueMemory(SegmentedSlots):

@@ -4,9 +4,10 @@ Shapes: b batch, h heads, n half keys per side, m = n n slots, k chosen slots, q
 """
 
 import math
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +43,7 @@ class ProductKeySettings:
     # with init=data: queries of examples, or `kmeans`: means of clusters of them
     keys: str = setting("sample", choices=KEYS)
 
-    retired = retired_settings(query="linear", updates="all")
+    retired: ClassVar[Mapping[str, Any]] = retired_settings(query="linear", updates="all")
 
     def __post_init__(self) -> None:
         side = self.side
