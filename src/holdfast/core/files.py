@@ -47,8 +47,8 @@ def write_atomic(path: Path, write: Callable[[Path], object], *, durable: bool =
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a text file atomically."""
-    return write_atomic(path, lambda draft: draft.write_text(text, encoding="utf-8"))
+    """Write a text file atomically; half of a surrogate pair, as JSON may contain, is written as its escape."""
+    return write_atomic(path, lambda draft: draft.write_text(text, encoding="utf-8", errors="backslashreplace"))
 
 
 def write_folder(folder: Path, write: Callable[[Path], object], *, names: Sequence[str]) -> Path:

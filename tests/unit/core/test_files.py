@@ -142,3 +142,7 @@ def test_a_folder_is_unchanged_if_its_draft_cannot_be_written(tmp_path):
         "config.json": "first",
         "weights": "first",
     }
+
+
+def test_half_of_a_surrogate_pair_is_written_as_its_escape(tmp_path):
+    assert write_text(tmp_path / "a.txt", "é \ud800").read_text(encoding="utf-8") == "é \\ud800"
