@@ -187,8 +187,8 @@ class DefaultRunner(Runner):
             super().run(job)
             return
         from holdfast.prediction.combine import combine
-        from holdfast.run.resolve import Request, resolve
         from holdfast.train.board import Board
+        from holdfast.train.resolve import Request, resolve
         from holdfast.train.work import run_all
         from holdfast.train.work import work as work_off
 

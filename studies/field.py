@@ -31,8 +31,8 @@ from holdfast.core.files import write_atomic, write_text
 from holdfast.core.stopping import parse_duration
 from holdfast.defaults import LIMIT
 from holdfast.record import RunRecord, load
-from holdfast.run.train import outputs_path
 from holdfast.stats.labels import BY_ROWS, grouped, is_plain, is_simple, settings_key
+from holdfast.train.run import outputs_path
 from studies.field_commands import Finished, busy, followed, run
 from studies.field_sets import BUNDLED, SETS, SMALL, Sources, prepare
 from studies.field_sklearn import evaluate

@@ -101,7 +101,7 @@ class Runner:
 
     def workspace(self, job: Job) -> Any:
         """Return the workspace of a data set; comparisons with the same loader share it."""
-        from holdfast.run.workspace import Workspace, choose_device
+        from holdfast.train.workspace import Workspace, choose_device
 
         comparison = self.comparisons[job.comparison]
         key = (repr(comparison.datasets[job.dataset]), comparison.device)
@@ -113,7 +113,7 @@ class Runner:
 
     def spec(self, job: Job) -> Any:
         """Return the spec of a job."""
-        from holdfast.run.settings import make_spec
+        from holdfast.train.settings import make_spec
 
         comparison, workspace = self.comparisons[job.comparison], self.workspace(job)
         settings = {**comparison.settings, **comparison.rows[job.row], "lr": job.rate, "seed": job.seed}
@@ -125,7 +125,7 @@ class Runner:
 
     def prepare(self, job: Job) -> tuple[Any, Any, Any]:
         """Return spec, episode and workspace; episodes of the search have no test rows."""
-        from holdfast.run.resolve import check_episode
+        from holdfast.train.resolve import check_episode
 
         spec, workspace = self.spec(job), self.workspace(job)
         episodes = [each for each in workspace.episodes(spec) if job.episode in ("", each.name)]
@@ -139,7 +139,7 @@ class Runner:
 
     def run(self, job: Job) -> None:
         """Train a job and write its record."""
-        from holdfast.run.train import train
+        from holdfast.train.run import train
 
         record, _ = train(*self.prepare(job))
         write_text(job.path(self.out), record.text())
@@ -229,7 +229,7 @@ def decode_images(jobs: Sequence[Job], runner: Runner) -> None:
     here = Path.cwd()
     for job in {job.comparison: job for job in jobs}.values():
         if "encoder.size" in runner.comparisons[job.comparison].settings:
-            from holdfast.run.assemble import assemble
+            from holdfast.train.assemble import assemble
 
             os.chdir(runner.data)
             on_cpu = {job.comparison: replace(runner.comparisons[job.comparison], device="cpu")}

@@ -23,7 +23,7 @@ def bench(
     - `holdfast bench cache --json`
     """
     from holdfast import catalog
-    from holdfast.run.workspace import choose_device
+    from holdfast.train.workspace import choose_device
     from lab.benchmarks.harness import hardware, on_result, on_time
 
     measure = catalog.lookup("benches", name).load()

@@ -35,15 +35,15 @@ from holdfast.nn.backbones.resnet import ResNet
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
-from holdfast.protocols.fit import train_step
 from holdfast.record import RunRecord
-from holdfast.run.assemble import placed
-from holdfast.run.progress import ProgressListener
-from holdfast.run.resolve import Request, resolve
-from holdfast.run.settings import make_spec
-from holdfast.run.workspace import Workspace
 from holdfast.tasks.classify import Classify
+from holdfast.train.assemble import placed
+from holdfast.train.fit import train_step
+from holdfast.train.progress import ProgressListener
+from holdfast.train.resolve import Request, resolve
+from holdfast.train.settings import make_spec
 from holdfast.train.work import run_all
+from holdfast.train.workspace import Workspace
 from lab.benchmarks.harness import Result, attempt, one_thread, random_images, seconds
 
 CLASSES, DOMAINS = 7, 3

@@ -16,11 +16,11 @@ from holdfast.data.batches import Batches
 from holdfast.data.synthetic import world
 from holdfast.methods.base import StageInfo
 from holdfast.methods.captured import captured_steps
-from holdfast.protocols.fit import train_step
-from holdfast.run.assemble import assemble
-from holdfast.run.resolve import Request, resolve
-from holdfast.run.settings import make_spec
-from holdfast.run.workspace import Workspace
+from holdfast.train.assemble import assemble
+from holdfast.train.fit import train_step
+from holdfast.train.resolve import Request, resolve
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import Workspace
 from lab.benchmarks.harness import Result, attempt, one_thread, ratio, repeated
 
 WARMUP = 12  # steps before the measurement: a step is captured in the first ones

@@ -19,12 +19,12 @@ from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
-from holdfast.protocols.fit import fit
-from holdfast.protocols.select import newest
-from holdfast.run.settings import make_spec
-from holdfast.run.train import train
-from holdfast.run.workspace import Workspace
 from holdfast.tasks.classify import Classify
+from holdfast.train.fit import fit
+from holdfast.train.run import train
+from holdfast.train.select import newest
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import Workspace
 from lab.benchmarks.harness import Result, one_thread, ratio, seconds
 
 WIDTH, HIDDEN, CLASSES, SIZE, BATCH, STEPS = 384, 256, 2, 2000, 32, 100

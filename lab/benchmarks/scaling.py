@@ -27,9 +27,9 @@ from holdfast.nn.heads import Linear
 from holdfast.nn.memory.key_value import KeyValueMemory
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
-from holdfast.protocols.fit import fit
-from holdfast.protocols.select import newest
 from holdfast.tasks.classify import Classify
+from holdfast.train.fit import fit
+from holdfast.train.select import newest
 from lab.benchmarks.engines import EACH, sweep
 from lab.benchmarks.harness import Result, one_thread, passes, seconds
 

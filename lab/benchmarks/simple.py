@@ -92,10 +92,10 @@ def _domains(domain: np.ndarray) -> list[str]:
 
 def baselines_seconds(data: pd.DataFrame, only: str = "") -> float:
     """Return the CPU time of all runs of the simple baselines of a comparison, one seed, including preparation."""
-    from holdfast.run.baselines import baseline_specs
-    from holdfast.run.settings import make_spec
-    from holdfast.run.train import run_episode
-    from holdfast.run.workspace import Workspace, training_data
+    from holdfast.train.baselines import baseline_specs
+    from holdfast.train.run import run_episode
+    from holdfast.train.settings import make_spec
+    from holdfast.train.workspace import Workspace, training_data
 
     encoder = "bilstm" if "text" in data else "tabular"
     with ExitStack() as stack:

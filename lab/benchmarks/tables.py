@@ -14,7 +14,7 @@ import pyarrow as pa
 import torch
 from pyarrow import csv
 
-from holdfast.run.cost import process_peak
+from holdfast.train.cost import process_peak
 from lab.benchmarks.harness import Result
 
 ROWS = 1_000_000
@@ -90,7 +90,7 @@ def measure(path: str) -> dict[str, float]:
     from holdfast.auditing.audit import audit
     from holdfast.data.batches import prepare
     from holdfast.nn.backbones.tabular import Tabular
-    from holdfast.run.workspace import training_data
+    from holdfast.train.workspace import training_data
 
     measured, began = {"before": float(_memory())}, time.perf_counter()
     start = time.process_time()

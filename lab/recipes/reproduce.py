@@ -11,15 +11,15 @@ from holdfast.data.dataset import SPLITS, Dataset, join
 from holdfast.data.splits import rows_by_domain
 from holdfast.record import RunRecord
 from holdfast.report.page import write_report
-from holdfast.run.analyses import analysis_notes, choose_analyses
-from holdfast.run.jobs import Engine
-from holdfast.run.progress import ProgressListener
-from holdfast.run.resolve import Request, resolve, seed_list
-from holdfast.run.slate import exclusion_reason, training_domains
-from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.spec import Spec
 from holdfast.stats.summary import summarise
+from holdfast.train.analyses import analysis_notes, choose_analyses
+from holdfast.train.jobs import Engine
+from holdfast.train.progress import ProgressListener
+from holdfast.train.resolve import Request, resolve, seed_list
+from holdfast.train.slate import exclusion_reason, training_domains
 from holdfast.train.work import run_all
+from holdfast.train.workspace import Workspace, choose_device, training_data
 from lab.recipes.measure import Measurement, TableJob, gain_remarks, jobs_for, measure, remarks
 from lab.recipes.recipe import Key, Recipe, load_recipe
 from lab.recipes.specs import SpecBuilder

@@ -7,9 +7,9 @@ from typing import Any
 from holdfast import catalog
 from holdfast.core.errors import check_known
 from holdfast.data.dataset import Dataset
-from holdfast.run.settings import make_spec
-from holdfast.run.workspace import Workspace
 from holdfast.spec import RATE_PARTS, Spec
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import Workspace
 from lab.recipes.measure import TableJob
 from lab.recipes.recipe import Key, Recipe
 

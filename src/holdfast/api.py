@@ -21,18 +21,15 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.readers.memory import Source
 from holdfast.data.sampling import sample_sizes
 from holdfast.defaults import LIMIT, first_sample, learns
+from holdfast.engines.local import default_engine
 from holdfast.final_model import fit_with_rates
 from holdfast.final_model import refit as refit
 from holdfast.record import RunRecord
 from holdfast.report.page import write_report
-from holdfast.run.analyses import analysis_notes, choose_analyses, data_notes
-from holdfast.run.jobs import Engine
-from holdfast.run.progress import ProgressListener
-from holdfast.run.resolve import EXPERIMENT, Request, method_names, resolve, seed_list
-from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.spec import Spec
 from holdfast.stats.labels import BASELINE, SIMPLE, Groups, is_collapsed, settings_key
 from holdfast.stats.summary import Summary, summarise
+from holdfast.train.analyses import analysis_notes, choose_analyses, data_notes
 from holdfast.train.board import (
     Board,
     Failure,
@@ -41,13 +38,16 @@ from holdfast.train.board import (
     rate_notes,
 )
 from holdfast.train.comparison import Comparison as Comparison
+from holdfast.train.jobs import Engine
+from holdfast.train.progress import ProgressListener
+from holdfast.train.resolve import EXPERIMENT, Request, method_names, resolve, seed_list
 from holdfast.train.schedule import (
-    default_engine,
     limit_sentence,
     reserve,
     schedule_of,
 )
 from holdfast.train.work import work
+from holdfast.train.workspace import Workspace, choose_device, training_data
 
 if TYPE_CHECKING:
     from holdfast.folders.format import SavedModel

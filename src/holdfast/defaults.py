@@ -2,7 +2,7 @@
 
 A spec contains the resulting values, so that other defaults of a later version do not change it. Encoders without
 parameters to train, frozen ones among them, have the defaults of `Spec`; what one encoder, method, neck or task changes
-is in its entry of the catalog, and `run.settings.make_spec` puts everything together.
+is in its entry of the catalog, and `train.settings.make_spec` puts everything together.
 """
 
 import json

@@ -37,9 +37,9 @@ from holdfast.folders.format import SavedModel, load_model
 from holdfast.folders.memory import add_examples, delete_examples
 from holdfast.prediction.outputs import calibrate, check_sets, coordinates, predict_examples, predict_sets
 from holdfast.record import RunRecord
-from holdfast.run.progress import ProgressListener
-from holdfast.run.settings import min_domains
-from holdfast.run.workspace import choose_device
+from holdfast.train.progress import ProgressListener
+from holdfast.train.settings import min_domains
+from holdfast.train.workspace import choose_device
 from holdfast.training import Configuration, train_model
 from holdfast.uncertainty.conformal import Calibrated
 

@@ -22,16 +22,16 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.splits import drop_test_domains
 from holdfast.defaults import LIMIT
 from holdfast.record import LOWER_IS_BETTER, RunRecord, read
-from holdfast.run.progress import ProgressListener
-from holdfast.run.resolve import EXPERIMENT
-from holdfast.run.workspace import Workspace, choose_device
 from holdfast.spec import Spec
 from holdfast.stats.decision import Decision
 from holdfast.stats.labels import BASELINE, COMBINED, SIMPLE, SOUP, grouped
 from holdfast.train.board import ALL_DOMAINS, RateChoice, final_rates, is_searchable, score_of
 from holdfast.train.comparison import Comparison
+from holdfast.train.progress import ProgressListener
 from holdfast.train.queue import FACTORS
+from holdfast.train.resolve import EXPERIMENT
 from holdfast.train.schedule import MODEL_FACTOR, model_seconds
+from holdfast.train.workspace import Workspace, choose_device
 
 if TYPE_CHECKING:
     from holdfast.training import Configuration, Trained

@@ -18,16 +18,16 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.sample import check_sample, draw_sample
 from holdfast.data.splits import HeldOut
 from holdfast.folders.format import SavedModel
-from holdfast.protocols.plan import Stage
-from holdfast.protocols.resume import Saver, stop_at_signal
 from holdfast.record import RunRecord
-from holdfast.run.assemble import Assembly
-from holdfast.run.progress import ProgressListener
-from holdfast.run.resolve import resolve, single_run
-from holdfast.run.settings import spec_settings
-from holdfast.run.train import checkpoint_path, train
-from holdfast.run.workspace import Workspace, choose_device, needs_labels
 from holdfast.spec import Spec
+from holdfast.train.assemble import Assembly
+from holdfast.train.plan import Stage
+from holdfast.train.progress import ProgressListener
+from holdfast.train.resolve import resolve, single_run
+from holdfast.train.resume import Saver, stop_at_signal
+from holdfast.train.run import checkpoint_path, train
+from holdfast.train.settings import spec_settings
+from holdfast.train.workspace import Workspace, choose_device, needs_labels
 from holdfast.uncertainty.calibration import fit_calibration
 from holdfast.uncertainty.left_out import CollectedRuns, train_left_out
 from holdfast.uncertainty.reference import fit_reference

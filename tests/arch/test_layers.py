@@ -16,14 +16,12 @@ ORDER = (
     ("nn", "data"),
     ("tasks",),
     ("methods",),
-    ("protocols",),
     ("catalog",),
     ("stats",),
     ("report",),
     ("analysis",),
-    ("run",),
-    ("engines",),
     ("train",),
+    ("engines",),
     ("uncertainty",),
     ("folders",),
     ("prediction",),
@@ -36,10 +34,10 @@ ORDER = (
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
 NEVER = {  # narrower than the order alone
     "methods": {"data"},
-    "analysis": {"methods", "protocols", "catalog"},
-    "catalog": {"nn", "data", "tasks", "methods", "protocols", "analysis"},  # entries name their targets
-    "stats": {"nn", "data", "tasks", "methods", "protocols"},  # reads records only
-    "report": {"nn", "data", "tasks", "methods", "protocols"},  # loads analyses by name
+    "analysis": {"methods", "train", "catalog"},
+    "catalog": {"nn", "data", "tasks", "methods", "train", "analysis"},  # entries name their targets
+    "stats": {"nn", "data", "tasks", "methods", "train"},  # reads records only
+    "report": {"nn", "data", "tasks", "methods", "train"},  # loads analyses by name
 }
 TOP = {"cli", "__init__", "__main__"}  # may import anything
 

@@ -91,12 +91,12 @@ def test_every_backbone_is_in_the_catalog():
 def test_every_plan_is_in_the_catalog():
     listed = {entry.load() for entry in catalog.PLANS.values()}
     plans = set()
-    for path in (ROOT / "protocols").glob("*.py"):
-        module = importlib.import_module(f"holdfast.protocols.{path.stem}")
+    for path in (ROOT / "train").glob("*.py"):
+        module = importlib.import_module(f"holdfast.train.{path.stem}")
         for value in vars(module).values():
             if inspect.isclass(value) and value.__module__ == module.__name__ and "episodes" in vars(value):
                 plans.add(value)
-    plans = {plan for plan in plans if plan.__name__ != "Plan"}
+    plans = {plan for plan in plans if plan.__name__ not in ("Plan", "Workspace")}
     assert len(plans) >= 6
     assert plans == listed
 

@@ -23,12 +23,12 @@ from holdfast.methods.mil import MIL
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
-from holdfast.protocols.fit import train_step
-from holdfast.protocols.resume import stop_at_signal
-from holdfast.run.settings import make_spec
-from holdfast.run.train import checkpoint_path, run_episode
-from holdfast.run.workspace import Workspace
 from holdfast.tasks.classify import Classify
+from holdfast.train.fit import train_step
+from holdfast.train.resume import stop_at_signal
+from holdfast.train.run import checkpoint_path, run_episode
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import Workspace
 from tests.contract.sizes import LIGHT, small
 
 BATCH = 4  # examples per domain, of both processes together

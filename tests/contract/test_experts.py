@@ -10,8 +10,8 @@ from holdfast.core.seeds import seeded
 from holdfast.methods.base import StageInfo
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.experts.graft import expert_layers
-from holdfast.protocols.fit import train_step
 from holdfast.tasks.classify import Classify
+from holdfast.train.fit import train_step
 from tests.contract.conftest import LIGHT
 
 INFO = StageInfo(0, ("d0", "d1", "d2"))

@@ -19,12 +19,12 @@ from holdfast.nn.heads import Linear
 from holdfast.nn.memory.neck import MemoryBlend
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
-from holdfast.protocols.initialise import batch_statistics, initialise_parts
-from holdfast.protocols.resume import Saver
-from holdfast.run.settings import make_spec
-from holdfast.run.train import train
-from holdfast.run.workspace import Workspace
 from holdfast.tasks.classify import Classify
+from holdfast.train.initialise import batch_statistics, initialise_parts
+from holdfast.train.resume import Saver
+from holdfast.train.run import train
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import Workspace
 from tests.interrupted import Killed, killer
 
 SIZES = {"slots": 256, "heads": 2, "key_width": 16}

@@ -10,8 +10,8 @@ from holdfast import catalog
 from holdfast.core.seeds import seeded
 from holdfast.data.splits import Part
 from holdfast.methods.base import StageInfo
-from holdfast.protocols.evaluate import outputs, score
 from holdfast.tasks.classify import Classify
+from holdfast.train.evaluate import outputs, score
 from tests.contract.conftest import BODIES, MARKS
 from tests.contract.scenario import assert_equal_states, assert_pure_predictions, tensors
 

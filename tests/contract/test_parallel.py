@@ -10,9 +10,9 @@ import torch.multiprocessing as mp
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput
-from holdfast.protocols.resume import Saver
-from holdfast.run.train import run_episode
-from holdfast.run.workspace import Workspace
+from holdfast.train.resume import Saver
+from holdfast.train.run import run_episode
+from holdfast.train.workspace import Workspace
 from tests.contract import distributed
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "parallel.md"

@@ -19,8 +19,8 @@ from holdfast.data.splits import Part
 from holdfast.methods.base import StageInfo
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.model import Model
-from holdfast.protocols.evaluate import score, validation_outputs
-from holdfast.run.settings import make_spec
+from holdfast.train.evaluate import score, validation_outputs
+from holdfast.train.settings import make_spec
 from tests.annotated import DOMAINS, corpus, write_names, write_questions
 from tests.contract.scenario import assert_pure_predictions, assert_resumes
 from tests.contract.sizes import small

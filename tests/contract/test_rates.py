@@ -11,12 +11,12 @@ from holdfast.data.synthetic import world
 from holdfast.defaults import NEW_PARTS
 from holdfast.methods.base import StageInfo
 from holdfast.nn.model import ENCODER, part_names, undecayed
-from holdfast.run.assemble import assemble
-from holdfast.run.resolve import Request, resolve
-from holdfast.run.settings import make_spec, spec_settings
-from holdfast.run.workspace import Workspace
 from holdfast.search.space import space_of
 from holdfast.spec import RATE_PARTS, Spec
+from holdfast.train.assemble import assemble
+from holdfast.train.resolve import Request, resolve
+from holdfast.train.settings import make_spec, spec_settings
+from holdfast.train.workspace import Workspace
 from tests.contract.sizes import LIGHT
 from tests.tiny import tiny_bert
 

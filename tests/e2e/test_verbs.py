@@ -239,7 +239,7 @@ def test_all_methods_skips_those_that_equal_erm_on_a_frozen_encoder(holdfast, re
 
 
 def test_checkpoint_of_another_spec_is_not_resumed(holdfast, reviews, quick, tmp_path):
-    from holdfast.protocols import resume
+    from holdfast.train import resume
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOLDFAST_SAVE_SECONDS", "0")

@@ -6,9 +6,9 @@ import pytest
 
 from holdfast import catalog
 from holdfast.data.synthetic import world
-from holdfast.run.settings import make_spec
-from holdfast.run.train import train, training_steps
-from holdfast.run.workspace import Workspace
+from holdfast.train.run import train, training_steps
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import Workspace
 
 FOLDER = Path(__file__).parent / "curves"
 

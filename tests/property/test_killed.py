@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from holdfast import catalog
-from holdfast.protocols.resume import Saver
-from holdfast.run.train import train
-from holdfast.run.workspace import Workspace
+from holdfast.train.resume import Saver
+from holdfast.train.run import train
+from holdfast.train.workspace import Workspace
 from tests.property.test_resume import METHODS, STEPS, data_for, ending, spec_for
 
 STREAMED = [m for m in METHODS if max(e.load().min_domains for _, e in catalog.unwrap("methods", m)) == 1]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.data.splits import DomainRows
-from holdfast.protocols.plan import Stage, rows_of
+from holdfast.train.plan import Stage, rows_of
 
 PLANS = {
     name: (

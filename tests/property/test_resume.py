@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from holdfast import catalog
 from holdfast.data.synthetic import world
-from holdfast.protocols.resume import Saver
-from holdfast.run.settings import make_spec
-from holdfast.run.train import record_path, train
-from holdfast.run.workspace import Workspace
+from holdfast.train.resume import Saver
+from holdfast.train.run import record_path, train
+from holdfast.train.settings import make_spec
 from holdfast.train.work import launch
+from holdfast.train.workspace import Workspace
 from tests.interrupted import Killed, killer
 
 DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.run.cost import code_version
+from holdfast.train.cost import code_version
 from tests.soak.faulty import LIBRARY, with_faults
 
 FOLDER = Path("results/soak")

@@ -35,11 +35,11 @@ from holdfast.folders.format import SavedModel, load_model
 from holdfast.folders.memory import change_memory
 from holdfast.folders.versions import add_version, use_version
 from holdfast.prediction.export import export
-from holdfast.protocols.resume import Saver
 from holdfast.record import RunRecord
 from holdfast.record import read as read_record
 from holdfast.report.page import write_report
 from holdfast.stats.summary import summarise
+from holdfast.train.resume import Saver
 from tests.annotated import write_corpus
 from tests.calls import write_table
 from tests.generators.user_tables import numbers

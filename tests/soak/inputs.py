@@ -32,11 +32,11 @@ from holdfast.data.load import load_data
 from holdfast.data.synthetic import world
 from holdfast.folders.format import load_model
 from holdfast.record import read as read_record
-from holdfast.run.settings import make_spec
 from holdfast.serve.app import make_app
 from holdfast.serve.requests import Limits
 from holdfast.serve.service import Service
 from holdfast.stats.table import tabulate
+from holdfast.train.settings import make_spec
 from tests.generators import samples
 from tests.generators.bodies import bodies, small_model
 from tests.generators.mutate import mutate, mutate_json

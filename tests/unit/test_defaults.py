@@ -13,12 +13,12 @@ from holdfast.defaults import FEWEST, LEARNING, MOST, PATIENCE, default_length, 
 from holdfast.methods.averaging import SWAD, MovingAverage
 from holdfast.methods.erm import ERM
 from holdfast.record import run_id
-from holdfast.run.assemble import assemble
-from holdfast.run.resolve import Request, resolve
-from holdfast.run.settings import make_spec, spec_settings
-from holdfast.run.train import train
-from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
+from holdfast.train.assemble import assemble
+from holdfast.train.resolve import Request, resolve
+from holdfast.train.run import train
+from holdfast.train.settings import make_spec, spec_settings
+from holdfast.train.workspace import Workspace
 from tests.tiny import tiny_bert
 
 VECTORS = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)

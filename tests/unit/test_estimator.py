@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score
 import holdfast
 from holdfast import BadInput, DomainClassifier
 from holdfast.data.synthetic import world
-from holdfast.run.workspace import Workspace
+from holdfast.train.workspace import Workspace
 from tests.graphs import geometric, rings_and_stars
 from tests.tiny import tiny_bert, tiny_masked
 

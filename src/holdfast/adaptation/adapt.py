@@ -33,19 +33,19 @@ from holdfast.folders.versions import (
 )
 from holdfast.nn.growth import GrowsWords, growable_memories
 from holdfast.nn.model import Model
-from holdfast.protocols.plan import Episode, PastStages, Stage
-from holdfast.protocols.resume import Saver, stop_at_signal
 from holdfast.record import RunRecord, read
-from holdfast.run.assemble import Assembly
-from holdfast.run.input_sizes import size_settings
-from holdfast.run.progress import ProgressListener
-from holdfast.run.resolve import Request, resolve, single_run
-from holdfast.run.settings import GROUPS
-from holdfast.run.slate import is_simple
-from holdfast.run.train import train
-from holdfast.run.workspace import Workspace, choose_device
 from holdfast.spec import Spec
 from holdfast.stats.formatting import UNITS
+from holdfast.train.assemble import Assembly
+from holdfast.train.input_sizes import size_settings
+from holdfast.train.plan import Episode, PastStages, Stage
+from holdfast.train.progress import ProgressListener
+from holdfast.train.resolve import Request, resolve, single_run
+from holdfast.train.resume import Saver, stop_at_signal
+from holdfast.train.run import train
+from holdfast.train.settings import GROUPS
+from holdfast.train.slate import is_simple
+from holdfast.train.workspace import Workspace, choose_device
 from holdfast.uncertainty.calibration import fit_calibration
 from holdfast.uncertainty.reference import fit_reference
 

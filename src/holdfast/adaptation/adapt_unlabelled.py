@@ -26,11 +26,11 @@ from holdfast.data.splits import TEST, TRAIN, Part, split_parts
 from holdfast.folders.format import SavedModel, load_model
 from holdfast.folders.memory import add_examples
 from holdfast.nn.memory.recall import T3A
-from holdfast.protocols.plan import rows_of
-from holdfast.protocols.recall import control_rows
 from holdfast.record import Scores
-from holdfast.run.workspace import choose_device
 from holdfast.spec import Spec
+from holdfast.train.plan import rows_of
+from holdfast.train.recall import control_rows
+from holdfast.train.workspace import choose_device
 from holdfast.uncertainty.calibration import temperature_of
 from holdfast.uncertainty.label_shift import estimate_shift
 

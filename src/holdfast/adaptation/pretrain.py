@@ -14,16 +14,16 @@ from holdfast.core.files import LOCK_NAME, locked, write_text
 from holdfast.data.dataset import Dataset
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.vocabulary import Vocabulary, write_checkpoint
-from holdfast.protocols.evaluate import score
-from holdfast.protocols.resume import Saver, stop_at_signal
 from holdfast.record import RunRecord, read
 from holdfast.report.page import write_report
-from holdfast.run.assemble import Assembly
-from holdfast.run.progress import ProgressListener
-from holdfast.run.resolve import resolve, single_run
-from holdfast.run.train import train
-from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.stats.summary import summarise
+from holdfast.train.assemble import Assembly
+from holdfast.train.evaluate import score
+from holdfast.train.progress import ProgressListener
+from holdfast.train.resolve import resolve, single_run
+from holdfast.train.resume import Saver, stop_at_signal
+from holdfast.train.run import train
+from holdfast.train.workspace import Workspace, choose_device, training_data
 
 RECORD, REPORT = "record.json", "report.html"
 OWN = ("checkpoints", RECORD, REPORT)

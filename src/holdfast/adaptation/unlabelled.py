@@ -19,15 +19,15 @@ from holdfast import catalog
 from holdfast.data.splits import Part
 from holdfast.nn.memory.recall import T3A
 from holdfast.nn.model import Model
-from holdfast.protocols.collapse import class_mix, collapsed, evenly_spaced
-from holdfast.protocols.evaluate import outputs, score
-from holdfast.protocols.plan import Episode, Stage, rows_of
-from holdfast.protocols.recall import control_rows, observe_unlabelled
 from holdfast.record import RunRecord, Scores
-from holdfast.run.assemble import Assembly
-from holdfast.run.train import train
-from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
+from holdfast.train.assemble import Assembly
+from holdfast.train.collapse import class_mix, collapsed, evenly_spaced
+from holdfast.train.evaluate import outputs, score
+from holdfast.train.plan import Episode, Stage, rows_of
+from holdfast.train.recall import control_rows, observe_unlabelled
+from holdfast.train.run import train
+from holdfast.train.workspace import Workspace
 from holdfast.uncertainty.calibration import Calibration, temperature_of
 from holdfast.uncertainty.label_shift import LabelShift, estimate_shift
 

@@ -35,9 +35,9 @@ from holdfast.data.readers.memory import Source
 from holdfast.data.write import check_not_input, check_suffix
 from holdfast.report.page import write_audit
 from holdfast.report.terminal import Grid
-from holdfast.run.settings import make_spec
-from holdfast.run.workspace import training_data
 from holdfast.spec import Spec
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import training_data
 
 SAMPLE = 2000  # rows per domain for distances, words and the classifier; ten times that in total
 # properties of findings in the JSON output

@@ -12,8 +12,8 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.readers.memory import Source
-from holdfast.run.resolve import Request, resolve
-from holdfast.run.workspace import Workspace, training_data
+from holdfast.train.resolve import Request, resolve
+from holdfast.train.workspace import Workspace, training_data
 
 
 @dataclass(frozen=True, eq=False)

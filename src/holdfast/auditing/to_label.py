@@ -18,7 +18,7 @@ from holdfast.auditing.clean import original_rows
 from holdfast.core.errors import BadInput
 from holdfast.data.write import check_not_input, check_suffix, write_tables
 from holdfast.folders.format import load_model
-from holdfast.run.workspace import choose_device
+from holdfast.train.workspace import choose_device
 from holdfast.uncertainty.calibration import percentiles
 from holdfast.uncertainty.left_out import Projection
 

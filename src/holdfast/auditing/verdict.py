@@ -10,8 +10,8 @@ from holdfast.auditing.facts import DomainFacts, Leak
 from holdfast.auditing.headroom import ShiftCost, headroom
 from holdfast.auditing.shift import MIN_ROWS, Distance, LabelShift
 from holdfast.core.errors import BadInput
-from holdfast.run.slate import exclusion_reason
 from holdfast.spec import Spec
+from holdfast.train.slate import exclusion_reason
 
 LEVELS = ("no", "a slight", "a clear", "a strong")
 INPUTS = (0.5, 1.2)  # A-distance of a clear and of a strong shift

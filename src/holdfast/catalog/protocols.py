@@ -2,7 +2,7 @@
 
 from holdfast.catalog.entry import Entry, TaskEntry
 
-_PLANS = {  # class in holdfast.protocols.plans unless it names another module, description
+_PLANS = {  # class in holdfast.train.plans unless it names another module, description
     "leave-one-out": ("LeaveOneOut", "train on all domains but one and score that one, for every domain"),
     "leave-groups-out": (
         "groups:LeaveGroupsOut", "hold out groups of domains and score each domain once: for more than 8 domains"),
@@ -15,7 +15,7 @@ _PLANS = {  # class in holdfast.protocols.plans unless it names another module, 
     "joint": ("Joint", "train on all domains together with the test rows of a stream: its upper bound"),
     "all": ("AllDomains", "train on all domains and hold none out, for deployment"),
 }  # fmt: skip
-_SELECTIONS = {  # function in holdfast.protocols.select, description
+_SELECTIONS = {  # function in holdfast.train.select, description
     "train-validation": ("train_validation", "held-out rows of the training domains"),
     "leave-one-domain-out": (
         "leave_one_domain_out", "every training domain left out in turn (one extra fit per domain)"),
@@ -24,11 +24,11 @@ _SELECTIONS = {  # function in holdfast.protocols.select, description
     "last": ("last", "the last step"),
 }  # fmt: skip
 PLANS = {
-    name: Entry(f"holdfast.protocols.{plan if ':' in plan else f'plans:{plan}'}", about)
+    name: Entry(f"holdfast.train.{plan if ':' in plan else f'plans:{plan}'}", about)
     for name, (plan, about) in _PLANS.items()
 }
 SELECTIONS = {
-    name: Entry(f"holdfast.protocols.select:{function}", about) for name, (function, about) in _SELECTIONS.items()
+    name: Entry(f"holdfast.train.select:{function}", about) for name, (function, about) in _SELECTIONS.items()
 }
 TASKS = {
     "classify": TaskEntry(

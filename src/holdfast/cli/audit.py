@@ -56,7 +56,7 @@ def audit(
     """
     from holdfast.auditing.audit import audit as run
     from holdfast.report.terminal import rich_grid
-    from holdfast.run.settings import parse_settings
+    from holdfast.train.settings import parse_settings
 
     result = run(
         data, task=task, near=near, out=out, clean=clean, label_errors=label_errors, runs=runs,

@@ -14,7 +14,7 @@ from holdfast.core.forking import start_early
 
 if TYPE_CHECKING:
     from holdfast.api import Comparison
-    from holdfast.run.progress import ProgressListener
+    from holdfast.train.progress import ProgressListener
 
 NoBaselines = Annotated[
     bool, typer.Option("--no-baselines", help="Leave out the simple baselines: majority and logistic regression.")
@@ -107,7 +107,7 @@ def compare(
     start_early(jobs)  # before torch is imported
     from holdfast.api import compare as run
     from holdfast.core.parallel import process_group
-    from holdfast.run.progress import with_logging
+    from holdfast.train.progress import with_logging
 
     settings = options.merged_settings(context, config, set_, task)
     keywords = options.run_keywords({**locals(), "methods": settings.pop("method", methods)})

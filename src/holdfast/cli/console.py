@@ -21,8 +21,8 @@ from holdfast.core.errors import escape_control, one_line
 
 if TYPE_CHECKING:
     from holdfast.record import RunRecord
-    from holdfast.run.progress import ProgressListener
     from holdfast.stats.summary import Summary
+    from holdfast.train.progress import ProgressListener
 
 _starts = [time.monotonic()]  # of the commands of this process
 INTERVAL = 10.0  # seconds between progress lines without a terminal
@@ -142,7 +142,7 @@ class _Progress:
 
 def _listener(show_note: Callable[[str], None], show_unit: Callable[[Any], None]) -> Any:
     """Return a listener that keeps the progress, and passes notes and rows of finished units on."""
-    from holdfast.run.progress import ProgressListener
+    from holdfast.train.progress import ProgressListener
 
     class Listener(ProgressListener):
         def __init__(self) -> None:
@@ -189,7 +189,7 @@ def _listener(show_note: Callable[[str], None], show_unit: Callable[[Any], None]
 @contextmanager
 def progress(quiet: bool) -> Iterator[ProgressListener]:
     """Show a live table of finished units and the present state, or plain lines if stderr is not a terminal."""
-    from holdfast.run.progress import ProgressListener
+    from holdfast.train.progress import ProgressListener
 
     if quiet or not processes.is_first():
         yield ProgressListener()

@@ -56,8 +56,8 @@ def demo(
     - `holdfast demo --data-dir folder/with/vaderSentiment-3.3.2.tar.gz`
     """
     from holdfast.api import compare as run
-    from holdfast.run.resolve import seed_list
-    from holdfast.run.workspace import training_data
+    from holdfast.train.resolve import seed_list
+    from holdfast.train.workspace import training_data
 
     count = (600 if full else 300) if examples is None else examples
     dataset = training_data("vader", data_dir=data_dir, examples=count or None)

@@ -92,7 +92,7 @@ def fit(
     from holdfast.api import fit as run
     from holdfast.core.parallel import process_group
     from holdfast.folders.card import to_predict
-    from holdfast.run.progress import with_logging
+    from holdfast.train.progress import with_logging
 
     with (
         process_group(device),

@@ -15,7 +15,7 @@ from holdfast.core.errors import BadInput, Damaged, unknown
 from holdfast.core.files import read_json
 
 if TYPE_CHECKING:
-    from holdfast.run.jobs import Engine as RunEngine
+    from holdfast.train.jobs import Engine as RunEngine
 
 ENGINES = ("local", "ray")
 STRING_SETTINGS = (
@@ -232,7 +232,7 @@ def comparison_json(result: Any) -> dict[str, Any]:
 
 def parsed_settings(set_: list[str] | None, task: str | None = None) -> dict[str, Any]:
     """Return the settings of --set and --task."""
-    from holdfast.run.settings import parse_settings
+    from holdfast.train.settings import parse_settings
 
     return parse_settings(set_ or []) | ({} if task is None else {"task": task})
 

@@ -39,10 +39,10 @@ def report(
     from holdfast.core.errors import BadInput, unknown
     from holdfast.record import PACKED, load
     from holdfast.report.page import write_report
-    from holdfast.run.analyses import report_notes
     from holdfast.stats.engagement import engagement_table
     from holdfast.stats.summary import summarise
     from holdfast.stats.table import flat_table
+    from holdfast.train.analyses import report_notes
 
     for folder in runs:
         if folder.name.endswith(PACKED) and folder.is_file():

@@ -17,25 +17,25 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
-import threadpoolctl
 import torch
 
 from holdfast import catalog
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.forking import ForkedProcess, ForkServer, cores, environment, shared_server
-from holdfast.core.stopping import TIME, reason_to_stop, stop
+from holdfast.core.stopping import TIME
 from holdfast.engines.gpu import Capacity, gpu_variable, max_workers, mps_daemon, with_share
-from holdfast.protocols.resume import stop_at_signal
 from holdfast.record import RunRecord
-from holdfast.run.jobs import (
+from holdfast.spec import Spec
+from holdfast.train.jobs import (
     MAX_ATTEMPTS,
+    Engine,
     Failed,
     Fill,
     InputCache,
@@ -44,14 +44,14 @@ from holdfast.run.jobs import (
     Outcome,
     Outcomes,
     Stopped,
-    run_job,
     unimportable,
     worker_workspace,
 )
-from holdfast.run.progress import ProgressListener
-from holdfast.run.train import is_small
-from holdfast.run.workspace import Workspace
-from holdfast.spec import Spec
+from holdfast.train.progress import ProgressListener
+from holdfast.train.resume import stop_at_signal
+from holdfast.train.run import is_small
+from holdfast.train.work import InThisProcess, check_signal, limited_threads, run_here
+from holdfast.train.workspace import Workspace
 
 STOP_SECONDS = 60.0  # time that a worker has to finish its step and save, after a signal
 GRACE = 3.0  # time that a worker has to save after the deadline
@@ -62,7 +62,7 @@ LOADED = ("holdfast.nn.", "transformers.models.")  # packages of which workers n
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(Engine):
     """At most `jobs` runs at once; 0 means one per core, or the number of runs that fit the memory of the GPUs.
 
     Workers start when at least two runs wait. With 0, runs on a CPU that are not small take turns and use all cores.
@@ -80,13 +80,21 @@ class Local:
         return 1 if takes_turns else self.workers(workspace.device)
 
     def run(self, next_job: NextJob, workspace: Workspace, *, watch: ProgressListener) -> Outcomes:
-        with stop_at_signal(), _limited_threads():
-            if self.workers(workspace.device) > 1 and not parallel.active():
-                yield from _Pool(self, next_job, workspace, watch).run()
-                return
-            while (job := next_job()) is not None:
-                _stop_at_signal()
-                yield job, _run_here(job, workspace, watch)
+        if self.workers(workspace.device) == 1 or parallel.active():
+            yield from InThisProcess().run(next_job, workspace, watch=watch)
+            return
+        with stop_at_signal(), limited_threads():
+            yield from _Pool(self, next_job, workspace, watch).run()
+
+
+def default_engine(specs: Sequence[Spec], *, steps: bool = False) -> Engine:
+    """Return the engine without any option: concurrent runs if other processes can import all methods.
+
+    With `steps`, a listener needs every step, which runs in other processes do not report.
+    """
+    targets = [entry.target for spec in specs for _, entry in catalog.unwrap("methods", spec.method)]
+    own = any(target.startswith("__main__:") or "<locals>" in target for target in targets)
+    return Local(1 if own or steps or parallel.world_size() > 1 else 0)
 
 
 def parse_jobs(text: str) -> Local:
@@ -96,31 +104,6 @@ def parse_jobs(text: str) -> Local:
     if not text.isdecimal() or not int(text):
         raise BadInput(f"--jobs must be auto or a number of runs at once, at least 1; got '{text}'")
     return Local(int(text))
-
-
-def _run_here(job: Job, workspace: Workspace, watch: ProgressListener) -> Outcome:
-    watch.begin(job.name, job.steps)
-    return run_job(job, workspace, tick=watch.step)
-
-
-def _stop_at_signal() -> None:
-    """Raise `Interrupted` after a signal; the deadline is left to the runs."""
-    reason = parallel.all_max(reason_to_stop())[0]
-    if reason != TIME:
-        stop(reason)
-
-
-@contextmanager
-def _limited_threads() -> Iterator[None]:
-    """Limit the threads to the cores, of which a container may have fewer than the machine."""
-    before, count = torch.get_num_threads(), cores()
-    limits = {pool["prefix"]: min(pool["num_threads"], count) for pool in threadpoolctl.threadpool_info()}
-    with threadpoolctl.threadpool_limits(limits):
-        torch.set_num_threads(min(before, count))
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
 
 class _Pool:
@@ -158,7 +141,7 @@ class _Pool:
     def _begin_jobs(self, stack: ExitStack) -> Outcomes:
         """Begin jobs while there is room; yield those that cannot run, and the ones that run in this process."""
         while True:
-            _stop_at_signal()
+            check_signal()
             if self.alone:
                 if self._busy():
                     return
@@ -168,7 +151,7 @@ class _Pool:
                         self._close(worker)
                     self._begin(job, stack, alone=True)
                     return
-                yield job, _run_here(job, self.workspace, self.watch)
+                yield job, run_here(job, self.workspace, self.watch)
             elif len(self._busy()) == self.capacity.count or (job := self._next()) is None:
                 return
             elif self._runs_here(job) or (self.start is None and self._is_last()):

@@ -13,10 +13,10 @@ from typing import Any
 
 from holdfast.core.errors import BadInput, one_line
 from holdfast.core.stopping import TIME, Deadline, Interrupted, reason_to_stop, stop
-from holdfast.protocols.resume import stop_at_signal
 from holdfast.record import RunRecord
-from holdfast.run.jobs import (
+from holdfast.train.jobs import (
     MAX_ATTEMPTS,
+    Engine,
     Failed,
     InputCache,
     Job,
@@ -29,8 +29,9 @@ from holdfast.run.jobs import (
     unimportable,
     worker_workspace,
 )
-from holdfast.run.progress import ProgressListener
-from holdfast.run.workspace import Workspace
+from holdfast.train.progress import ProgressListener
+from holdfast.train.resume import stop_at_signal
+from holdfast.train.workspace import Workspace
 
 MAX_SUBMITTED = 1000  # tasks that the cluster knows at once; the others wait in the driver
 EXTRA = 4  # tasks that wait in the cluster, so that a free node has one at once
@@ -47,7 +48,7 @@ ENVIRONMENT = {
 
 
 @dataclass(frozen=True)
-class Ray:
+class Ray(Engine):
     """A cluster at an address, or a temporary one on this machine, and the resources per run.
 
     `gpus` may be fractional; None means one if the driver's device is a GPU, otherwise none.

@@ -21,7 +21,7 @@ import torch
 from holdfast.core.forking import ORPHAN_SECONDS
 from holdfast.core.stopping import TIME, Interrupted, request_stop
 from holdfast.engines.gpu import MEASURED_STEPS, measure
-from holdfast.run.jobs import Fill, InputCache, Job, StepReporter, run_job
+from holdfast.train.jobs import Fill, InputCache, Job, StepReporter, run_job
 
 PROGRESS_INTERVAL = 0.5  # interval between two reports of the steps of a run
 

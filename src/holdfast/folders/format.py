@@ -48,7 +48,7 @@ from holdfast.nn.experts.graft import describe_experts
 from holdfast.nn.memory.recall import load_recall, save_recall
 from holdfast.nn.model import Model
 from holdfast.record import RunRecord, read
-from holdfast.run.assemble import Assembly
+from holdfast.train.assemble import Assembly
 from holdfast.uncertainty.arrays import example_ids
 from holdfast.uncertainty.calibration import (
     Calibration,

@@ -18,7 +18,7 @@ from holdfast.data.readers.memory import Source
 from holdfast.folders.format import RECALL, SavedModel, load_model
 from holdfast.folders.shared import member_folders
 from holdfast.nn.memory.recall import T3A, Recall, save_recall
-from holdfast.run.workspace import choose_device
+from holdfast.train.workspace import choose_device
 from holdfast.uncertainty.arrays import example_ids
 
 

@@ -26,7 +26,7 @@ from holdfast.monitor.sequence import past_batches
 from holdfast.monitor.state import Entry, add_entries, entry_of, first_drifted, read_history
 from holdfast.report.page import write_watch
 from holdfast.report.terminal import Grid
-from holdfast.run.workspace import choose_device
+from holdfast.train.workspace import choose_device
 
 SHOWN_TEXT = 120  # characters of an input in the report
 NO_INTERVAL = (

@@ -15,15 +15,15 @@ from holdfast import catalog
 from holdfast.catalog.entry import EXAMPLE_TASKS
 from holdfast.core.checkpoint import save_tensors
 from holdfast.prediction.soup import State, greedy_soup
-from holdfast.protocols.plan import rows_of
 from holdfast.record import RunRecord, Scores
-from holdfast.run.train import outputs_path, weights_path
-from holdfast.run.workspace import Workspace
 from holdfast.stats.labels import CONSTANT, ENSEMBLE, SOUP, STACK, STACK_ENSEMBLE, configuration, grouped, is_simple
 from holdfast.stats.selection import train_validation
 from holdfast.stats.statistics import mean
 from holdfast.tasks.base import Task
 from holdfast.tasks.regress import Regress
+from holdfast.train.plan import rows_of
+from holdfast.train.run import outputs_path, weights_path
+from holdfast.train.workspace import Workspace
 from holdfast.uncertainty.calibration import probabilities
 from holdfast.uncertainty.mixture import (
     ByDomain,

@@ -33,8 +33,8 @@ from holdfast.prediction.outputs import (
     predict_examples,
     predict_sets,
 )
-from holdfast.run.workspace import choose_device
 from holdfast.tasks.base import Structured
+from holdfast.train.workspace import choose_device
 from holdfast.uncertainty.arrays import Predicted
 from holdfast.uncertainty.conformal import FEW, SAMPLE, Calibrated, Sets
 

@@ -24,13 +24,13 @@ from holdfast.core.stopping import Deadline
 from holdfast.data.dataset import Dataset
 from holdfast.data.splits import HeldOut
 from holdfast.folders.format import Member, SavedModel
-from holdfast.protocols.plan import Episode, rows_of
 from holdfast.record import RunRecord
-from holdfast.run.assemble import assemble
-from holdfast.run.train import state_path, weights_path
-from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 from holdfast.stats.selection import train_validation
+from holdfast.train.assemble import assemble
+from holdfast.train.plan import Episode, rows_of
+from holdfast.train.run import state_path, weights_path
+from holdfast.train.workspace import Workspace
 from holdfast.uncertainty.calibration import fit_calibration, nll
 from holdfast.uncertainty.reference import fit_reference
 from holdfast.uncertainty.stored_runs import episode_of, stored_tensors

@@ -23,23 +23,24 @@ from holdfast.core.files import cache_folder, write_text
 from holdfast.core.stopping import Deadline, format_seconds, parse_duration
 from holdfast.data.readers.memory import Source
 from holdfast.defaults import FEW_DOMAINS, LIMIT
-from holdfast.protocols.plan import Episode
-from holdfast.protocols.small import MIN_ROWS
+from holdfast.engines.local import default_engine
 from holdfast.record import LOWER_IS_BETTER, RunRecord, paths, run_id
 from holdfast.report.page import write_report
-from holdfast.run.jobs import Engine, Failed, Job
-from holdfast.run.progress import ProgressListener
-from holdfast.run.resolve import EXPERIMENT, Request, check_records, method_names, resolve, seed_list
-from holdfast.run.settings import make_spec
-from holdfast.run.slate import choose_methods
-from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.search.space import make_sampler, space_of
 from holdfast.spec import Spec
 from holdfast.stats.selection import CRITERIA, Choice, choose, overall, trial
 from holdfast.stats.summary import Summary, summarise
 from holdfast.stats.table import flat_table
-from holdfast.train.schedule import REPORT_SHARE, default_engine, limit_sentence
+from holdfast.train.jobs import Engine, Failed, Job
+from holdfast.train.plan import Episode
+from holdfast.train.progress import ProgressListener
+from holdfast.train.resolve import EXPERIMENT, Request, check_records, method_names, resolve, seed_list
+from holdfast.train.schedule import REPORT_SHARE, limit_sentence
+from holdfast.train.settings import make_spec
+from holdfast.train.slate import choose_methods
+from holdfast.train.small import MIN_ROWS
 from holdfast.train.work import run_all
+from holdfast.train.workspace import Workspace, choose_device, training_data
 
 NOT_IN_CONFIG = ("data", "fingerprint", "seed", "plan", "plan_args", "select", "precision")
 FOLDS = "leave-one-domain-out"

@@ -15,10 +15,10 @@ from holdfast.folders.shared import member_folders
 from holdfast.folders.versions import current_folder
 from holdfast.prediction.outputs import answers as answers_of
 from holdfast.prediction.outputs import calibrate, coverage_table
-from holdfast.run.cost import code_version
-from holdfast.run.workspace import choose_device
 from holdfast.serve.drift import WINDOW, DriftMonitor
 from holdfast.serve.requests import Limits, ParsedRequest, RequestParser, merge
+from holdfast.train.cost import code_version
+from holdfast.train.workspace import choose_device
 
 MAX_CARD = 1 << 18  # bytes of a model card that are shown
 TASK_INPUTS = {"tag": "sentence", "span": "question"}  # other tasks use the input of the encoder

@@ -1,1 +1,1 @@
-"""From a request to results: the order of work, and the loop that works it off."""
+"""From a request to records: resolve, order, assemble, train, select, test once; and the loop that works it off."""

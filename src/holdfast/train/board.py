@@ -14,21 +14,20 @@ from holdfast.catalog.encoders import GENERAL
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.defaults import FEWEST_OF_SAMPLE, default_length, learns
-from holdfast.engines.local import Local
 from holdfast.record import LOWER_IS_BETTER, RunRecord
-from holdfast.run.assemble import encodes
-from holdfast.run.jobs import Engine, Failed, Job, Outcome
-from holdfast.run.progress import ProgressListener
-from holdfast.run.resolve import check_episode
-from holdfast.run.slate import is_simple
-from holdfast.run.train import outputs_path, state_path, weights_path
-from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 from holdfast.stats.labels import BASELINE, CONSTANT, SIMPLE, settings_key
 from holdfast.stats.selection import train_validation
 from holdfast.train import queue
+from holdfast.train.assemble import encodes
+from holdfast.train.jobs import Engine, Failed, Job, Outcome
+from holdfast.train.progress import ProgressListener
 from holdfast.train.queue import CHOSEN, Candidate, Finished, Unit, best_factors, next_units
-from holdfast.train.work import record_of
+from holdfast.train.resolve import check_episode
+from holdfast.train.run import outputs_path, state_path, weights_path
+from holdfast.train.slate import is_simple
+from holdfast.train.work import InThisProcess, record_of
+from holdfast.train.workspace import Workspace
 
 MIN_STEPS = 100  # shorter runs do not show which rate is better
 ALL_DOMAINS = ""  # target of the choice for a model of all domains
@@ -102,7 +101,7 @@ class Board:
     ) -> None:  # fmt: skip
         """Plan the units of specs with the first seed; `search` tries other rates where an encoder learns."""
         self.workspace, self.watch = workspace, watch or ProgressListener()
-        self.engine = engine if isinstance(engine, Local) else Local()
+        self.engine = engine or InThisProcess()
         self.workers = self.engine.workers(workspace.device)
         self.specs: dict[str, Spec] = {}
         # units are identified by name, so specs that differ in other settings get a number

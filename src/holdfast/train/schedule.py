@@ -6,13 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from holdfast import catalog
-from holdfast.core import parallel
 from holdfast.core.stopping import format_seconds
-from holdfast.engines.local import Local
 from holdfast.record import LOWER_IS_BETTER, RunRecord
-from holdfast.run.jobs import Engine
-from holdfast.spec import Spec
 from holdfast.train.board import Board
 from holdfast.train.queue import Unit
 
@@ -44,16 +39,6 @@ def limit_sentence(limit: float, *, default: bool) -> str:
         return "time limit: none, so that everything runs"
     which = "the default; --budget 20m extends it" if default else "--budget"
     return f"time limit: {format_seconds(limit)} ({which}); the same command continues"
-
-
-def default_engine(specs: Sequence[Spec], *, steps: bool = False) -> Engine:
-    """Return the engine without any option: concurrent runs if other processes can import all methods.
-
-    With `steps`, a listener needs every step, which runs in other processes do not report.
-    """
-    targets = [entry.target for spec in specs for _, entry in catalog.unwrap("methods", spec.method)]
-    own = any(target.startswith("__main__:") or "<locals>" in target for target in targets)
-    return Local(1 if own or steps or parallel.world_size() > 1 else 0)
 
 
 def model_seconds(records: Sequence[RunRecord], *, members: int = 1, workers: int = 1) -> float:

@@ -7,23 +7,64 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import threadpoolctl
+import torch
+
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import locked
-from holdfast.engines.local import Local
+from holdfast.core.forking import cores
+from holdfast.core.stopping import TIME, reason_to_stop, stop
 from holdfast.record import RunRecord, read_finished
-from holdfast.run.jobs import Engine, Failed, Job, Outcome
-from holdfast.run.progress import ProgressListener
-from holdfast.run.resolve import Request, resolve
-from holdfast.run.train import Tick, run_episode
-from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
+from holdfast.train.jobs import Engine, Failed, Job, NextJob, Outcome, Outcomes, run_job
+from holdfast.train.progress import ProgressListener
+from holdfast.train.resolve import Request, resolve
+from holdfast.train.resume import stop_at_signal
+from holdfast.train.run import Tick, run_episode
+from holdfast.train.workspace import Workspace
+
+
+class InThisProcess(Engine):
+    """Runs one job after another in this process."""
+
+    def run(self, next_job: NextJob, workspace: Workspace, *, watch: ProgressListener) -> Outcomes:
+        with stop_at_signal(), limited_threads():
+            while (job := next_job()) is not None:
+                check_signal()
+                yield job, run_here(job, workspace, watch)
+
+
+def run_here(job: Job, workspace: Workspace, watch: ProgressListener) -> Outcome:
+    """Run a job in this process and report its steps."""
+    watch.begin(job.name, job.steps)
+    return run_job(job, workspace, tick=watch.step)
+
+
+def check_signal() -> None:
+    """Raise `Interrupted` after a signal; the deadline is left to the runs."""
+    reason = parallel.all_max(reason_to_stop())[0]
+    if reason != TIME:
+        stop(reason)
+
+
+@contextmanager
+def limited_threads() -> Iterator[None]:
+    """Limit the threads to the cores, of which a container may have fewer than the machine."""
+    before, count = torch.get_num_threads(), cores()
+    limits = {pool["prefix"]: min(pool["num_threads"], count) for pool in threadpoolctl.threadpool_info()}
+    with threadpoolctl.threadpool_limits(limits):
+        torch.set_num_threads(min(before, count))
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 class Source(Protocol):
@@ -58,7 +99,7 @@ def work(
         if parallel.is_first():
             _remove_checkpoints(out, {path.stem for path in (out / "records").glob("*.json")})
         next_job = partial(parallel.from_first, source.next_job)
-        with closing((engine or Local()).run(next_job, workspace, watch=watch)) as outcomes:
+        with closing((engine or InThisProcess()).run(next_job, workspace, watch=watch)) as outcomes:
             for job, outcome in outcomes:
                 if isinstance(outcome, RunRecord):
                     path = out / "records" / f"{job.id}.json"

@@ -20,9 +20,9 @@ from holdfast.core.seeds import derive
 from holdfast.core.tape import Tape, tape
 from holdfast.data.splits import Part
 from holdfast.nn.model import Model, OutputScale
-from holdfast.run.assemble import Assembly
 from holdfast.tasks.multilabel import MultiLabel
 from holdfast.tasks.regress import Regress, in_units
+from holdfast.train.assemble import Assembly
 from holdfast.uncertainty.arrays import from_tree, to_tree
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0

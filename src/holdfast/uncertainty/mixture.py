@@ -25,10 +25,10 @@ from torch import Tensor
 
 from holdfast.nn.model import OutputScale
 from holdfast.record import Scores, packed
-from holdfast.run.train import SCALE
 from holdfast.tasks.base import Task
 from holdfast.tasks.multilabel import MultiLabel, best_thresholds
 from holdfast.tasks.regress import Regress, conformal_margin, in_units
+from holdfast.train.run import SCALE
 from holdfast.uncertainty.calibration import fit_temperature, probabilities
 
 STEPS = 200  # of expectation maximisation; the likelihood is concave in the weights

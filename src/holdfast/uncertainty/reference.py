@@ -19,8 +19,8 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.input_statistics import MISSING, UNKNOWN, InputStatistics, input_statistics, vocabulary_of
 from holdfast.data.splits import Part
 from holdfast.nn.model import OutputScale
-from holdfast.protocols.plan import rows_of
-from holdfast.run.assemble import Assembly
+from holdfast.train.assemble import Assembly
+from holdfast.train.plan import rows_of
 from holdfast.uncertainty.arrays import from_tree, to_tree
 from holdfast.uncertainty.calibration import Calibration, network_predictions, observe_rows
 from holdfast.uncertainty.left_out import Projection

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from holdfast.core.checkpoint import load_tensors
 from holdfast.core.errors import Damaged
-from holdfast.protocols.plan import Episode
 from holdfast.record import RunRecord
-from holdfast.run.train import SCALE, outputs_path
-from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
+from holdfast.train.plan import Episode
+from holdfast.train.run import SCALE, outputs_path
+from holdfast.train.workspace import Workspace
 
 SPLITS = ("valid", "test")
 ByDomain = Mapping[str, np.ndarray]

@@ -12,9 +12,9 @@ from holdfast.api import compare
 from holdfast.core.errors import BadInput
 from holdfast.data.readers.images import read_images
 from holdfast.data.synthetic import world
-from holdfast.run.settings import make_spec
-from holdfast.run.train import train
-from holdfast.run.workspace import Workspace
+from holdfast.train.run import train
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import Workspace
 
 
 def write_images(folder: Path, *domains: str, parts: str) -> Path:

@@ -17,10 +17,10 @@ from holdfast.data.splits import Part
 from holdfast.data.synthetic import world
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.model import Model
-from holdfast.run.settings import make_spec
-from holdfast.run.train import train
-from holdfast.run.workspace import Workspace
 from holdfast.stats.labels import grouped
+from holdfast.train.run import train
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import Workspace
 from lab.analysis.class_views import CLOUD_ROWS, ClassView, view_classes
 from lab.analysis.slots import (
     CAPTIONS,

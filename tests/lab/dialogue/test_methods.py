@@ -18,8 +18,8 @@ from holdfast.methods.base import StageInfo
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
-from holdfast.protocols.evaluate import outputs, score
-from holdfast.run.settings import make_spec
+from holdfast.train.evaluate import outputs, score
+from holdfast.train.settings import make_spec
 from lab.dialogue.head import NoHead
 from lab.dialogue.respond import Respond
 from tests.contract.scenario import assert_pure_predictions, assert_resumes

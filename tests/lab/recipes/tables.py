@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.data.dataset import Dataset
-from holdfast.protocols.plan import Episode
-from holdfast.run.resolve import check_episode
-from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
+from holdfast.train.plan import Episode
+from holdfast.train.resolve import check_episode
+from holdfast.train.workspace import Workspace
 from lab.recipes.catalog import RECIPES
 from lab.recipes.measure import TableJob, jobs_for
 from lab.recipes.recipe import Cell, Column, Recipe, Row, load_recipe

@@ -12,7 +12,7 @@ from holdfast.adaptation.adapt import Terms, adapt, ledger_of
 from holdfast.data.synthetic import world
 from holdfast.folders.format import load_model
 from holdfast.folders.versions import use_version
-from holdfast.run.progress import ProgressListener
+from holdfast.train.progress import ProgressListener
 from tests.tiny import tiny_bert
 
 LOOSE = {"device": "cpu", "max_forgetting": 100.0, "steps": 3, "batch": 4}

@@ -8,7 +8,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 from holdfast import pretrain
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.text import TextEncoder
-from holdfast.run.progress import ProgressListener
+from holdfast.train.progress import ProgressListener
 from tests.annotated import tagged_sentences, write_conll, write_corpus
 from tests.tiny import tiny_bert, tiny_roberta
 

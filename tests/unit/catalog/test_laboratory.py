@@ -12,9 +12,9 @@ from holdfast.data import registry
 from holdfast.data.load import load_data
 from holdfast.data.synthetic import world
 from holdfast.report.page import analysis_sections
-from holdfast.run.analyses import choose_analyses, report_notes
-from holdfast.run.settings import make_spec
 from holdfast.stats.labels import grouped
+from holdfast.train.analyses import choose_analyses, report_notes
+from holdfast.train.settings import make_spec
 from tests.unit.report.fake_records import analysed
 
 DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)

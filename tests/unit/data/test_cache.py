@@ -17,7 +17,7 @@ from holdfast.data.cache import cached_features, decoded_images
 from holdfast.data.raw import Concat, ImageFiles, Pixels, Subset
 from holdfast.data.readers.images import read_images
 from holdfast.nn.backbones.small import CNN
-from holdfast.run import assemble as assembly
+from holdfast.train import assemble as assembly
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset, join
 from holdfast.data.raw import Texts, Vectors
 from holdfast.data.splits import DomainRows, rows_by_domain
-from holdfast.protocols.plans import CrossDataset, LeaveOneOut
+from holdfast.train.plans import CrossDataset, LeaveOneOut
 
 
 def reviews(name: str, texts: list, labels: list[int], classes: tuple[str, ...], **more) -> Dataset:

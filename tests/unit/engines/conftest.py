@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from holdfast.data.synthetic import world
-from holdfast.run.jobs import Job
-from holdfast.run.progress import ProgressListener
-from holdfast.run.settings import make_spec
-from holdfast.run.workspace import Workspace
+from holdfast.train.jobs import Job
+from holdfast.train.progress import ProgressListener
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import Workspace
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,8 @@ from holdfast import catalog
 from holdfast.core.stopping import Deadline, Interrupted, request_stop, withdraw_request
 from holdfast.engines import local
 from holdfast.engines.local import Local
-from holdfast.run.jobs import Failed, Stopped, run_job
-from holdfast.run.train import run_episode
+from holdfast.train.jobs import Failed, Stopped, run_job
+from holdfast.train.run import run_episode
 from tests.unit.engines import faulty
 
 pytestmark = pytest.mark.usefixtures("clean_catalog")
@@ -71,10 +71,10 @@ sys.path.insert(0, {folder!r})
 from tests.unit.engines import faulty
 from holdfast import catalog, world
 from holdfast.engines.local import Local
-from holdfast.run.jobs import Job
-from holdfast.run.progress import ProgressListener
-from holdfast.run.settings import make_spec
-from holdfast.run.workspace import Workspace
+from holdfast.train.jobs import Job
+from holdfast.train.progress import ProgressListener
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import Workspace
 
 workspace = Workspace(world("vector", "rotation", domains=3, size=24), cache=None, out=Path({out!r}))
 spec = make_spec(workspace.dataset, steps=12, batch=4, settings={{"encoder.hidden": [4], "every": 4}})

@@ -15,10 +15,10 @@ import torch
 from holdfast.data.synthetic import world
 from holdfast.engines import gpu, local, worker
 from holdfast.engines.gpu import CONTEXT_BYTES, MARGIN, Capacity, Usage, measure
-from holdfast.run.jobs import Failed, Job
-from holdfast.run.progress import ProgressListener
-from holdfast.run.settings import make_spec
-from holdfast.run.workspace import Workspace
+from holdfast.train.jobs import Failed, Job
+from holdfast.train.progress import ProgressListener
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import Workspace
 from tests.unit.engines.conftest import iterated
 
 CUDA = torch.device("cuda")

@@ -18,11 +18,11 @@ from holdfast.engines.local import Local, is_small, parse_jobs
 from holdfast.engines.ray import Ray
 from holdfast.methods.erm import ERM
 from holdfast.record import RunRecord, load
-from holdfast.run import jobs as job_module
-from holdfast.run.jobs import Failed, InputCache, Job, StepReporter, unimportable
-from holdfast.run.progress import ProgressListener
-from holdfast.run.settings import make_spec
-from holdfast.run.workspace import Workspace
+from holdfast.train import jobs as job_module
+from holdfast.train.jobs import Failed, InputCache, Job, StepReporter, unimportable
+from holdfast.train.progress import ProgressListener
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import Workspace
 from tests.tables import table_world
 from tests.unit.engines import faulty
 from tests.unit.engines.conftest import iterated

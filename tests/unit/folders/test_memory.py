@@ -14,10 +14,10 @@ from holdfast.estimator import DomainClassifier
 from holdfast.folders.memory import change_memory
 from holdfast.nn.memory.recall import KNN, T3A
 from holdfast.prediction.export import export
-from holdfast.run.resolve import Request, resolve
-from holdfast.run.train import train
-from holdfast.run.workspace import Workspace
 from holdfast.serve.service import Service
+from holdfast.train.resolve import Request, resolve
+from holdfast.train.run import train
+from holdfast.train.workspace import Workspace
 
 DATA = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)
 QUICK = {"encoder.hidden": [8], "plan.targets": ["domain-0"]}

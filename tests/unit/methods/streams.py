@@ -18,11 +18,11 @@ from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.small import MLP, Features
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
-from holdfast.protocols import select
-from holdfast.protocols.plans import Stream
-from holdfast.protocols.run import run
 from holdfast.spec import Spec
 from holdfast.tasks.classify import Classify
+from holdfast.train import select
+from holdfast.train.plans import Stream
+from holdfast.train.stages import run
 
 DATA = world("vector", "rotation", domains=4, size=200, classes=2, seed=0)
 X = DATA.raw.take(np.arange(len(DATA)))

@@ -9,9 +9,9 @@ from holdfast.data.readers.memory import as_dataset, as_numeric_dataset
 from holdfast.data.synthetic import world
 from holdfast.methods.boosting import columns_of_trees
 from holdfast.nn.trees import Forest
-from holdfast.run.settings import make_spec
-from holdfast.run.train import train
-from holdfast.run.workspace import Workspace
+from holdfast.train.run import train
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import Workspace
 
 VECTORS = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)
 RNG = np.random.default_rng(0)

@@ -22,10 +22,10 @@ from holdfast.nn.backbones.vision import VisionTransformer
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.model import Model, tune
 from holdfast.nn.necks import NoNeck, ParameterControl
-from holdfast.run.settings import make_spec
-from holdfast.run.train import train
-from holdfast.run.workspace import Workspace
 from holdfast.tasks.classify import Classify
+from holdfast.train.run import train
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import Workspace
 
 CLASSES = 3
 SMALL = {"real": 10, "slots": 2, "label_width": 4, "heads": 2, "support": 6}

@@ -22,9 +22,9 @@ from holdfast.estimator import DomainClassifier
 from holdfast.folders.format import load_model
 from holdfast.methods.linear_fit import SPARSE_STRENGTHS, STRENGTHS, Design, choose_strength, fit_linear
 from holdfast.nn.backbones.bag import DIMENSION
-from holdfast.run.settings import make_spec
-from holdfast.run.train import train
-from holdfast.run.workspace import Workspace
+from holdfast.train.run import train
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import Workspace
 
 VECTORS = world("vector", "rotation", domains=4, size=40, classes=3, seed=0)
 NUMBERS = replace(VECTORS, columns=tuple(map(str, range(VECTORS.raw.data.shape[1]))))  # from a table of numbers

@@ -18,10 +18,10 @@ from holdfast.nn.backbones.small import Features
 from holdfast.nn.heads import Linear
 from holdfast.nn.memory.neck import key_value
 from holdfast.nn.model import Model
-from holdfast.run.settings import make_spec
-from holdfast.run.train import train as train_run
-from holdfast.run.workspace import Workspace
 from holdfast.tasks.classify import Classify
+from holdfast.train.run import train as train_run
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import Workspace
 
 WIDTH, STEPS = 12, 150
 

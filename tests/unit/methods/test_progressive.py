@@ -19,12 +19,12 @@ from holdfast.methods.replay import Replay
 from holdfast.nn.heads import Linear
 from holdfast.nn.memory.neck import key_value
 from holdfast.nn.model import Model
-from holdfast.protocols.resume import Saver
-from holdfast.protocols.run import run
-from holdfast.run.assemble import assemble
-from holdfast.run.settings import make_spec
-from holdfast.run.train import train
-from holdfast.run.workspace import Workspace
+from holdfast.train.assemble import assemble
+from holdfast.train.resume import Saver
+from holdfast.train.run import train
+from holdfast.train.settings import make_spec
+from holdfast.train.stages import run
+from holdfast.train.workspace import Workspace
 from tests.interrupted import Killed, killer
 from tests.unit.methods.streams import batch_of, build, linear, make_optimizer, perceptron, stream
 
@@ -181,8 +181,8 @@ class Guarded(Raw):
 def test_a_stage_reads_only_its_domain(expand):
     """Words, examples and batches of other domains are never read."""
     from holdfast.data.batches import Examples
-    from holdfast.protocols.plan import Episode, Stage
-    from holdfast.protocols.select import last
+    from holdfast.train.plan import Episode, Stage
+    from holdfast.train.select import last
 
     dataset = texts()
     spec, workspace = spec_for(dataset, **{"method.expand": expand}), Workspace(dataset)

@@ -9,9 +9,9 @@ from holdfast.core.errors import BadInput
 from holdfast.data.synthetic import world
 from holdfast.methods.base import StageInfo
 from holdfast.methods.soup import Soup, WiseFT
-from holdfast.run.resolve import Request, resolve
-from holdfast.run.train import train, training_steps
-from holdfast.run.workspace import Workspace
+from holdfast.train.resolve import Request, resolve
+from holdfast.train.run import train, training_steps
+from holdfast.train.workspace import Workspace
 from tests.unit.methods.test_averaging import Counting, weight
 
 DATA = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)

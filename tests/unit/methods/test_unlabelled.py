@@ -10,11 +10,11 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.data.readers.memory import as_dataset
 from holdfast.data.unlabelled import add_unlabelled, unlabelled_parts, with_empty_labels
-from holdfast.run.settings import make_spec
-from holdfast.run.slate import choose_methods
-from holdfast.run.train import train
-from holdfast.run.workspace import Workspace, training_data
 from holdfast.stats.decision import decide
+from holdfast.train.run import train
+from holdfast.train.settings import make_spec
+from holdfast.train.slate import choose_methods
+from holdfast.train.workspace import Workspace, training_data
 
 SETTINGS = {"encoder.hidden": [8], "neck": "none"}
 

@@ -10,9 +10,9 @@ from holdfast.core.errors import BadInput
 from holdfast.data.synthetic import world
 from holdfast.estimator import DomainClassifier
 from holdfast.nn.adapters import adapter_rank, merge_adapters
-from holdfast.run.assemble import assemble
-from holdfast.run.settings import make_spec
-from holdfast.run.workspace import Workspace
+from holdfast.train.assemble import assemble
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import Workspace
 from tests.tiny import tiny_bert
 
 TEXTS = world("text", "none", domains=3, size=24, classes=2, seed=0)

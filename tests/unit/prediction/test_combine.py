@@ -20,9 +20,9 @@ from holdfast.prediction.combine import combine, final_members
 from holdfast.prediction.export import export
 from holdfast.record import RunRecord, load
 from holdfast.report.page import write_report
-from holdfast.run.workspace import Workspace
 from holdfast.stats import labels
 from holdfast.stats.summary import summarise
+from holdfast.train.workspace import Workspace
 from holdfast.uncertainty.mixture import best_weights, calibrated, mix
 
 DATA = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)

@@ -14,8 +14,8 @@ from holdfast.estimator import DomainClassifier
 from holdfast.folders.format import load_model
 from holdfast.prediction.export import export
 from holdfast.prediction.predict import predict
-from holdfast.run.workspace import training_data
 from holdfast.serve.service import Service
+from holdfast.train.workspace import training_data
 
 SETTINGS = {"regress": {}, "multilabel": {}, "ordinal": {"task.order": ["low", "mid", "high"]}}
 

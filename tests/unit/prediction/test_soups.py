@@ -14,9 +14,9 @@ from holdfast.data.synthetic import world
 from holdfast.folders.format import load_model
 from holdfast.prediction.combine import combine, final_members
 from holdfast.prediction.soup import MIN_ROWS, average, choose_members
-from holdfast.run.train import weights_path
-from holdfast.run.workspace import Workspace
 from holdfast.stats.labels import COMBINED, configuration
+from holdfast.train.run import weights_path
+from holdfast.train.workspace import Workspace
 
 DATA = world("vector", "rotation", domains=3, size=400, classes=2, seed=0)
 

@@ -10,14 +10,14 @@ from holdfast.data.raw import Vectors
 from holdfast.record import LOWER_IS_BETTER
 from holdfast.report.page import write_report
 from holdfast.report.predicted import predicted_sections
-from holdfast.run.settings import make_spec
-from holdfast.run.train import train
-from holdfast.run.workspace import Workspace
 from holdfast.stats.decision import decide
 from holdfast.stats.formatting import format_cell, format_number
 from holdfast.stats.labels import grouped
 from holdfast.stats.statistics import Cell
 from holdfast.stats.summary import summarise
+from holdfast.train.run import train
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import Workspace
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import pytest
 from holdfast.catalog.encoders import ENCODERS
 from holdfast.catalog.protocols import TASKS
 from holdfast.report.runs import BY_ENCODER, BY_TASK, OPTIONS, command, configurations, facts
-from holdfast.run.settings import parse_settings
 from holdfast.spec import Spec
 from holdfast.stats.labels import grouped
+from holdfast.train.settings import parse_settings
 from tests.unit.report.fake_records import leave_one_out
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.report.page import analysis_sections
 from holdfast.report.sections import MAX_RUNS, mean_cell, select_runs
-from holdfast.run.analyses import missing_analysis_notes
 from holdfast.stats.labels import grouped
+from holdfast.train.analyses import missing_analysis_notes
 from tests.unit.analysis import test_general, test_memory_use, test_routing
 from tests.unit.analysis.test_domain_distance import result as distance
 from tests.unit.analysis.test_projection import stored as projection

@@ -10,9 +10,9 @@ from holdfast.data.synthetic import world
 from holdfast.engines.local import Local
 from holdfast.methods.erm import ERM
 from holdfast.record import load
-from holdfast.run.progress import ProgressListener
 from holdfast.search.sweep import sweep
 from holdfast.stats.selection import trial
+from holdfast.train.progress import ProgressListener
 
 QUICK = {"encoder": "features", "steps": 4, "seeds": 2, "device": "cpu", "cache": False}
 

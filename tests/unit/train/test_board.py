@@ -14,12 +14,12 @@ from holdfast.engines.local import Local
 from holdfast.final_model import refit
 from holdfast.folders.format import load_model
 from holdfast.record import read_finished
-from holdfast.run.progress import ProgressListener
-from holdfast.run.resolve import Request, resolve
-from holdfast.run.train import outputs_path, state_path
-from holdfast.run.workspace import Workspace
 from holdfast.train import schedule
 from holdfast.train.board import Board
+from holdfast.train.progress import ProgressListener
+from holdfast.train.resolve import Request, resolve
+from holdfast.train.run import outputs_path, state_path
+from holdfast.train.workspace import Workspace
 from tests.calls import run_cli
 from tests.tables import table_world
 from tests.unit.engines import faulty

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast import BadInput, world
-from holdfast.run import resolve as resolving
-from holdfast.run.progress import ProgressListener
-from holdfast.run.resolve import Request, resolve
-from holdfast.run.settings import make_spec
-from holdfast.run.workspace import Workspace
+from holdfast.train import resolve as resolving
+from holdfast.train.progress import ProgressListener
+from holdfast.train.resolve import Request, resolve
+from holdfast.train.settings import make_spec
 from holdfast.train.work import run_all
+from holdfast.train.workspace import Workspace
 
 
 @pytest.fixture(scope="module")

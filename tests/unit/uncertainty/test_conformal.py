@@ -18,9 +18,9 @@ from holdfast.prediction.outputs import calibrate
 from holdfast.prediction.predict import predict
 from holdfast.record import load
 from holdfast.report.page import write_report
-from holdfast.run.workspace import training_data
 from holdfast.serve.service import Service
 from holdfast.stats.summary import summarise
+from holdfast.train.workspace import training_data
 from holdfast.uncertainty.conformal import Calibrated, DensityRatio, measure, needed_examples, quantiles
 from holdfast.uncertainty.left_out import LeftOut, Projection
 

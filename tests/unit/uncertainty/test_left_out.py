@@ -12,7 +12,7 @@ from holdfast.data.synthetic import world
 from holdfast.estimator import DomainClassifier, DomainRegressor
 from holdfast.folders.format import load_model
 from holdfast.record import load
-from holdfast.run.progress import ProgressListener
+from holdfast.train.progress import ProgressListener
 from holdfast.uncertainty.left_out import FILE, LeftOut, Projection
 
 DATA = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)

@@ -15,7 +15,7 @@ from holdfast.data.decode import decode_image
 from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.images import read_images
 from holdfast.data.splits import rows_by_domain
-from holdfast.protocols.plans import LeaveOneOut
+from holdfast.train.plans import LeaveOneOut
 
 
 def draw(path: Path, colour=(255, 0, 0), mode: str = "RGB", size: tuple[int, int] = (12, 8)) -> Path:

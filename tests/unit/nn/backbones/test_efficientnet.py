@@ -12,8 +12,8 @@ from holdfast.core.files import file_digest
 from holdfast.data.synthetic import world
 from holdfast.nn.backbones.efficientnet import Convolution, EfficientNetLite, rename
 from holdfast.nn.model import tune
-from holdfast.run.resolve import Request, resolve
-from holdfast.run.workspace import Workspace
+from holdfast.train.resolve import Request, resolve
+from holdfast.train.workspace import Workspace
 
 NAME = "efficientnet-lite0"
 

@@ -11,9 +11,9 @@ from holdfast.estimator import DomainClassifier
 from holdfast.folders.format import load_model
 from holdfast.nn.backbones.hybrid import Hybrid
 from holdfast.prediction.export import export_module
-from holdfast.run.settings import make_spec
-from holdfast.run.train import train
-from holdfast.run.workspace import Workspace
+from holdfast.train.run import train
+from holdfast.train.settings import make_spec
+from holdfast.train.workspace import Workspace
 from tests.tiny import tiny_bert
 
 DATA = world("text", "vocabulary", domains=3, size=30, classes=2, seed=0)

@@ -1,0 +1,307 @@
+"""Specs from user settings: defaults per encoder, task and tuning mode, and settings with dotted names."""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+
+from holdfast import catalog
+from holdfast.catalog.encoders import GENERAL
+from holdfast.catalog.rates import DECAY, changed_rates, default_rates
+from holdfast.core import parallel
+from holdfast.core.errors import BadInput, check_known, unknown
+from holdfast.core.settings import setting_defaults
+from holdfast.data.dataset import Dataset
+from holdfast.defaults import (
+    FEWEST_SLOTS,
+    ROWS_PER_SLOT,
+    default_domains_per_step,
+    default_length,
+    default_plan,
+    default_tune,
+    learns,
+    training_defaults,
+)
+from holdfast.nn.model import check_mode
+from holdfast.spec import RATE_PARTS, Spec
+from holdfast.train.input_sizes import size_settings, with_sizes
+
+AUTO = "auto"  # the plan for the number of domains
+GROUPS = ("method", "encoder", "neck", "head", "plan", "task", "predict", "lr")
+DOMAIN_SETTINGS = ("targets", "sources", "order")  # of a plan: lists of domain names
+UNUSED = (
+    "batch", "patience", "optimizer", "lr", "weight_decay", "momentum", "schedule", "warmup", "clip", "average",
+    "augment", "domains_per_step",
+)  # fmt: skip
+SHARED_WITH_GENERAL = ("pooling", "length", "template", "dropout")  # settings of a text encoder that G-MAP has too
+PRODUCT_KEYS = "product-memory"  # its number of slots is a square
+ONE_STEP = {"steps": 1, "every": 1, "accumulate": 1, **{name: getattr(Spec, name) for name in UNUSED}}
+INTEGER = re.compile(r"0|-?[1-9]\d{0,15}")  # integers that keep their spelling as text
+DECIMALS = re.compile(r"\[( *-?\d*\.?\d+ *(,|(?=])))+\]")  # as [.5,.5], which is not JSON
+
+
+def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
+    """Parse `KEY=VALUE` texts such as `lr=0.001`, `plan.targets=a,b` or `neck.at=0,2`; values are JSON if possible."""
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, text = pair.partition("=")
+        if not sign or not key:
+            raise BadInput(f"--set takes KEY=VALUE, such as --set encoder.length=64, not '{pair}'")
+        settings[key.strip()] = _parse_value(text)
+    return settings
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        # what is not JSON is a text, or a list of numbers or names
+        if "," not in text or "{" in text:  # a template has braces and may have commas
+            return text
+        if DECIMALS.fullmatch(text):
+            return [float(number) for number in text[1:-1].split(",")]
+        # 007 or 1e3 may be names of domains, so only integers that keep their spelling become numbers
+        pieces = text.split(",")
+        return [int(piece) for piece in pieces] if all(map(INTEGER.fullmatch, pieces)) else pieces
+
+
+def make_spec(
+    dataset: Dataset,
+    *,
+    encoder: str = "auto",
+    tune: str = "auto",
+    settings: Mapping[str, Any] | None = None,
+    device: torch.device | None = None,
+    **values: Any,
+) -> Spec:
+    """Build a Spec with all defaults resolved and all settings checked.
+
+    `settings` holds fields of a Spec, or dotted names such as `encoder.length`; `values` are fields of a Spec, where
+    None means the default. Settings take precedence. The plan `auto` depends on the number of domains.
+    """
+    # encoder and tuning mode come first, since most defaults depend on them
+    settings = dict(settings or {})
+    encoder, tune = settings.pop("encoder", encoder), settings.pop("tune", tune)
+    task_name = settings.get("task", values.get("task")) or dataset.task or Spec.task
+    # values of --set are parsed as JSON, so a name may turn out to be a number
+    for key, value in (("encoder", encoder), ("tune", tune), ("task", task_name)):
+        if not isinstance(value, str):
+            raise BadInput(f"{key} must be a name, got {value!r}")
+    task, task_entry = catalog.build("tasks", task_name, options={}), catalog.lookup("tasks", task_name)
+    cpu = device is not None and device.type == "cpu"
+    encoder = catalog.resolve_encoder(dataset.raw.kind, encoder, task_name, cpu=cpu)
+    entry = catalog.lookup("encoders", encoder)
+    if tune == "auto":
+        cuda = device is not None and device.type == "cuda"
+        tune = str(task_entry.defaults.get("tune", default_tune(entry, cuda=cuda)))
+    weights, plan = bool(settings.get("encoder.weights")), settings.get("plan", values.get("plan"))
+    if plan == AUTO:
+        plan = default_plan(len(dataset.domains))
+        values, settings = {**values, "plan": plan}, {key: v for key, v in settings.items() if key != "plan"}
+    # later updates win: defaults of the encoder, of the task, keywords, then settings
+    chosen: dict[str, Any] = training_defaults(entry, tune, weights=weights, stream=plan == "stream")
+    chosen |= {"task": task_name, "metric": task.metrics[0], "decay": DECAY, "lr_args": {}}
+    chosen |= {key: value for key, value in task_entry.defaults.items() if key not in ("encoder", "tune")}
+    chosen |= {key: value for key, value in values.items() if value is not None}
+    # without fields that dotted names fill, and those that the program derives from data, machine or search
+    known = (
+        {f.name for f in fields(Spec)}
+        - {f"{g}_args" for g in GROUPS}
+        - {"data", "fingerprint", "processes", "searched"}
+    )
+    for key, value in settings.items():
+        group, dot, name = key.partition(".")
+        if dot and group in GROUPS:
+            chosen[f"{group}_args"] = _nested(chosen.get(f"{group}_args", {}), name, _names(group, name, value))
+        elif key in known:
+            chosen[key] = value
+        else:
+            raise unknown("setting", key, [*known, *(f"{g}.NAME" for g in GROUPS)])
+    # features of a frozen encoder are computed once, in fp32; training uses bf16 where the GPU has it
+    if chosen.get("precision", "auto") == "auto":
+        supported = device is not None and device.type == "cuda" and torch.cuda.is_bf16_supported()
+        chosen["precision"] = "bf16" if supported and tune != "frozen" else "fp32"
+    chosen["encoder_args"] = with_sizes(chosen.get("encoder_args", {}), entry, dataset, task=task_name, cpu=cpu)
+    if "domains_per_step" not in chosen:
+        chosen["domains_per_step"] = default_domains_per_step(len(dataset.domains), chosen.get("plan", Spec.plan))
+    # the length depends on batch and domains per step, so it follows all settings; single values that are set win
+    if learns(entry, tune) and "steps" not in chosen:
+        batch, per_step = chosen.get("batch", Spec.batch), chosen["domains_per_step"]
+        size = batch * parallel.world_size() if isinstance(batch, int) and batch > 0 else 1  # `Spec` checks it
+        per_step = per_step if isinstance(per_step, int) else 0
+        chosen = {
+            **default_length(len(dataset), len(dataset.domains), size, per_step, fewest=entry.fewest_steps),
+            **chosen,
+        }
+    data = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
+    spec = Spec(encoder=encoder, tune=tune, **data, **chosen)
+    # in this order: the method may choose the neck, the neck decides on slots, and rates need the parts of both
+    spec = with_slots(with_method(spec, spec.method), len(dataset))
+    (spec,) = with_rates([spec], spec.lr_args)
+    check_mode(spec.tune)
+    if spec.tune == "lp-ft" and not task.predicts:
+        raise BadInput(f"--tune lp-ft fits a head on one feature per example, not the task {spec.task}: use full")
+    if task.predicts and task.predicts != (form := _target_form(dataset)):
+        fix = "pass the file to compare, fit or audit with this task, or convert the data set with the task"
+        raise BadInput(f"the task {spec.task} predicts {task.predicts}, but the targets of the data are {form}: {fix}")
+    catalog.check_spec(spec, dataset.raw.kind)
+    catalog.build("tasks", spec.task, options=spec.task_args)
+    check_known("metric", spec.metric, task.metrics)
+    return spec
+
+
+def _target_form(dataset: Dataset) -> str:
+    """Return what the targets of a data set are: classes, numbers or labels."""
+    return "classes" if dataset.targets is None else "numbers" if dataset.targets.ndim == 1 else "labels"
+
+
+def spec_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `settings` from which `make_spec` builds this spec again, without the keywords of an estimator."""
+    keywords = {"data", "fingerprint", "method", "encoder", "plan", "tune", "metric", "seed", "steps", "batch", "lr"}
+    skipped = (
+        keywords | {f"{group}_args" for group in GROUPS} | {"precision", "processes", "searched"}
+    )  # chosen per machine or search
+    settings = {key: value for key, value in spec.items() if key not in skipped}
+    for group in ("method", "encoder", "neck", "head", "task", "predict"):
+        settings |= {f"{group}.{name}": value for name, value in spec.get(f"{group}_args", {}).items()}
+    slots = setting_defaults(catalog.lookup("necks", spec.get("neck", "none")).load()).get("slots", 0)
+    if slots > FEWEST_SLOTS and "slots" not in spec.get("neck_args", {}):
+        settings["neck.slots"] = slots  # of the record, which the size of other data does not limit
+    settings |= size_settings(spec["encoder"], spec.get("encoder_args", {}))
+    omitted = {name: spec.get(name, getattr(Spec, name)) for name in ("decay", "average", "domains_per_step")}
+    return settings | omitted | changed_rates(spec)
+
+
+def with_rates(specs: Sequence[Spec], rates: Mapping[str, float]) -> list[Spec]:
+    """Set the factors of the learning rate; each one goes to the specs that have the part, at least one of them."""
+    # a rate that no spec uses is an error; in a comparison, some of the specs may lack its part
+    existing = [default_rates(spec) for spec in specs]
+    for part in rates:
+        if not any(part in defaults for defaults in existing):
+            check_known("setting of lr", part, RATE_PARTS)
+            fix = "use " + " or ".join(f"lr.{name}" for name in sorted(set().union(*existing)))
+            raise BadInput(f"lr.{part} has no effect, since no method or network of this run has this part: {fix}")
+    return [
+        replace(spec, lr_args={part: rates.get(part, factor) for part, factor in defaults.items()})
+        for spec, defaults in zip(specs, existing, strict=True)
+    ]
+
+
+def with_method(spec: Spec, name: str) -> Spec:
+    """Set the method; `memory+erm` also sets the neck, and a method that needs a neck gets its default one.
+
+    `gmap+erm` lets the text encoder read its pretrained weights as a frozen general model.
+
+    A method that is solved at once takes one step and trains nothing but the linear map. The weights of a method that
+    averages or replaces them itself are not averaged.
+    """
+    spec = _with_neck(spec, name)
+    *wrappers, (inner, entry) = catalog.unwrap("methods", spec.method)
+    if any(wrapper.load().changes_weights for _, wrapper in wrappers):
+        spec = replace(spec, average="none")
+    # some methods work with one head only
+    if entry.head:
+        spec = replace(spec, head=entry.head, head_args={})
+    if not entry.load().full_batch:
+        return spec
+    if wrappers:
+        raise BadInput(f"method {inner} has a single step, so that {spec.method} has no effect: use {inner}")
+    tune = "full" if catalog.lookup("encoders", spec.encoder).sparse else "frozen"
+    return replace(spec, tune=tune, precision="fp32", **ONE_STEP)
+
+
+def _with_neck(spec: Spec, name: str) -> Spec:
+    # G-MAP is written like a neck but changes the encoder, so the rest of the name may have a neck of its own
+    neck, plus, method = name.rpartition("+")
+    if neck == GENERAL:
+        return _with_neck(with_general_model(spec), method)
+    if plus:
+        catalog.lookup("necks", neck)
+        args = spec.neck_args
+        if spec.neck not in ("none", neck):  # the number of slots belongs to the other neck
+            args = {name: value for name, value in args.items() if name != "slots"}
+        return _with_neck_defaults(replace(spec, method=method, neck=neck, neck_args=args))
+    necks = required_necks(method, spec)
+    if necks and spec.neck == "none":
+        return _with_neck_defaults(replace(spec, method=method, neck=necks[0]))
+    if necks and spec.neck not in necks:
+        fix = f"name both, as in {necks[0]}+{method}"
+        raise BadInput(f"method {method} needs a neck such as {' or '.join(necks)}, not {spec.neck}: {fix}")
+    return _with_neck_defaults(replace(spec, method=method))
+
+
+def with_general_model(spec: Spec) -> Spec:
+    """Let the text encoder of a spec read a frozen copy of itself, in the form it has before training (G-MAP)."""
+    if spec.encoder == GENERAL:
+        return spec
+    prefix, colon, name = spec.encoder.partition(":")
+    if spec.encoder != "minilm" and (prefix != "hf" or not colon):
+        raise BadInput(f"{GENERAL} reads a text encoder, minilm or hf:NAME, and the encoder is {spec.encoder}")
+    shared = {key: value for key, value in spec.encoder_args.items() if key in SHARED_WITH_GENERAL}
+    if other := sorted(set(spec.encoder_args) - set(shared)):
+        raise BadInput(f"{GENERAL} has no setting encoder.{other[0]}: leave it out, or the method with {GENERAL}")
+    return replace(spec, encoder=GENERAL, encoder_args={"domain": name or prefix, **shared})
+
+
+def _with_neck_defaults(spec: Spec) -> Spec:
+    """Add the settings of the neck that the method changes, unless they are set."""
+    entries = [entry for _, entry in catalog.unwrap("methods", spec.method) if spec.neck in entry.necks]
+    # wrapper by wrapper, so that the innermost method wins; what the user set wins over both
+    changed = {name: value for entry in entries for name, value in entry.neck_args.items()}
+    if spec.tune != "frozen" and spec.encoder != "features":  # its features change while the memory is used
+        changed |= {name: value for entry in entries for name, value in entry.tuned_neck_args.items()}
+    return replace(spec, neck_args={**changed, **spec.neck_args}) if changed else spec
+
+
+def with_slots(spec: Spec, rows: int) -> Spec:
+    """Limit the default number of slots of a memory to one per `ROWS_PER_SLOT` rows of the data.
+
+    A number that is set stays, and so does the memory of a stream, which may grow.
+    """
+    defaults = setting_defaults(catalog.lookup("necks", spec.neck).load()) | catalog.lookup("necks", spec.neck).preset
+    slots = defaults.get("slots")
+    if not isinstance(slots, int) or "slots" in spec.neck_args or spec.plan == "stream":
+        return spec
+    # a memory in proportion to the data, so that a step takes about as long as that of other methods
+    limit = max(FEWEST_SLOTS, min(rows, spec.rows or rows) // ROWS_PER_SLOT)
+    if spec.neck == PRODUCT_KEYS:  # n * n slots for n keys per side, of which `top` are read
+        limit = max(math.isqrt(limit), int(spec.neck_args.get("top", defaults["top"]))) ** 2
+    return spec if limit >= slots else replace(spec, neck_args={**spec.neck_args, "slots": limit})
+
+
+def required_necks(method: str, spec: Spec) -> tuple[str, ...]:
+    """Return the necks of which a method needs one, the default first; a growable memory may be in the encoder."""
+    grows = "M" in str(spec.method_args.get("expand", "M")).upper()
+    for _, entry in reversed(catalog.unwrap("methods", method)):
+        # innermost first; a method for streams needs no neck if it grows no memory, or one inside the encoder
+        inside = entry.acts_on == "stream" and (not grows or catalog.lookup("encoders", spec.encoder).growable)
+        if entry.necks and not inside:
+            return entry.necks
+    return ()
+
+
+def min_domains(method: str) -> int:
+    """Return the number of training domains that a method needs."""
+    return max(entry.load().min_domains for _, entry in catalog.unwrap("methods", method.rpartition("+")[2]))
+
+
+def _nested(options: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """Add a setting to the options of a part; `experts.top` is a setting inside the setting `experts`."""
+    outer, dot, inner = name.partition(".")
+    if not dot:
+        return {**options, name: value}
+    nested = options.get(outer, {})
+    if not isinstance(nested, Mapping):
+        raise BadInput(f"{outer}={nested} and {name} cannot be combined: set all of {outer} with dotted names")
+    return {**options, outer: {**nested, inner: value}}
+
+
+def _names(group: str, name: str, value: Any) -> Any:
+    """Return names of domains as a list of strings, even if they look like numbers."""
+    if group != "plan" or name not in DOMAIN_SETTINGS:
+        return value
+    return [str(domain) for domain in (value if isinstance(value, list | tuple) else [value])]

@@ -1,0 +1,268 @@
+"""Plans: which rows train, select and are scored."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from holdfast.core.errors import BadInput
+from holdfast.data.splits import DomainRows, Part, rows_by_domain
+from holdfast.data.synthetic import world
+from holdfast.train.groups import LeaveGroupsOut
+from holdfast.train.plan import Episode, rows_of, score_known_classes
+from holdfast.train.plans import AllDomains, GivenSplit, Joint, KFold, LeaveOneOut, SingleSource, Stream
+
+DATA = world("vector", "rotation", domains=4, size=40, classes=2, seed=0)
+THREE = {name: DomainRows(name, np.arange(10 * i, 10 * i + 10), {}) for i, name in enumerate("abc")}
+
+
+def marked(name: str, **rows: list[int] | range) -> DomainRows:
+    """Rows of one domain that the data assigns to splits."""
+    splits = {split: np.asarray(rows.get(split, []), dtype=np.int64) for split in ("train", "valid", "test")}
+    return DomainRows(name, np.sort(np.concatenate(list(splits.values()))), splits)
+
+
+def stage_of(plan, *domains: DomainRows, seed=0, oracle=False):
+    (episode,) = plan.episodes({rows.domain: rows for rows in domains}, seed, oracle=oracle)
+    (stage,) = episode.stages
+    return stage
+
+
+def rows(groups) -> dict[str, list[int]]:
+    return {part.domain: part.rows.tolist() for part in groups}
+
+
+# all domains
+
+
+def test_a_domain_with_only_validation_rows_selects_and_does_not_train():
+    stage = stage_of(AllDomains(), marked("a", train=[0, 1, 2], valid=[3], test=[4]), marked("b", valid=[5, 6]))
+    assert rows(stage.train) == {"a": [0, 1, 2]}
+    assert rows(stage.valid) == {"a": [3], "b": [5, 6]}
+    assert stage.test == ()
+
+
+def test_all_domains_without_marks_are_split():
+    stage = stage_of(AllDomains(), THREE["a"], THREE["b"])
+    assert [len(part) for part in (*stage.train, *stage.valid)] == [8, 8, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("size", "settings", "held"),
+    [
+        (2000, {}, 400),
+        (5000, {}, 500),
+        (40_000, {}, 2000),
+        (5000, {"valid": 0.2}, 1000),
+        (9000, {"inside": True}, 1800),
+    ],
+)
+def test_large_data_validates_with_about_a_thousand_rows(size, settings, held):
+    big = {name: DomainRows(name, np.arange(size * i, size * (i + 1)), {}) for i, name in enumerate("abc")}
+    plans = [LeaveOneOut(**settings)]
+    if "inside" not in settings:
+        plans += [LeaveGroupsOut(folds=3, **settings)]
+    for plan in plans:
+        stage = next(iter(plan.episodes(big, 0))).stages[0]
+        assert [len(part) for part in stage.valid] == [held, held]  # of two sources
+        assert [len(part) for part in stage.train] == [size - held] * 2
+
+
+def test_the_model_for_deployment_trains_on_what_does_not_validate():
+    big = [DomainRows("a", np.arange(8000), {}), DomainRows("b", np.arange(8000, 10_000), {})]
+    assert [len(part) for part in stage_of(AllDomains(), *big).valid] == [800, 200]
+    assert [len(part) for part in stage_of(AllDomains(test=0.5), *big).valid] == [800, 200]  # of the other half
+
+
+@pytest.mark.parametrize(
+    ("domains", "name"),
+    [
+        ((marked("a", train=[0, 1, 2], valid=[3]), marked("b", test=[5, 6])), "b"),
+        ((marked("a", valid=[0, 1, 2]), marked("b", valid=[5, 6])), "a"),
+    ],
+)
+def test_all_domains_need_training_rows(domains, name):
+    with pytest.raises(BadInput, match=f"'{name}' has 0 example"):
+        stage_of(AllDomains(), *domains)
+
+
+# given splits
+
+
+def test_marked_rows_are_used_as_they_are():
+    domains = marked("a", train=range(4)), marked("b", train=range(4, 7), valid=[7, 8]), marked("c", test=range(9, 14))
+    stage = stage_of(GivenSplit(), *domains)
+    assert rows(stage.train) == {"a": [0, 1, 2, 3], "b": [4, 5, 6]}
+    assert rows(stage.valid) == {"b": [7, 8]}
+    assert rows(stage.test) == {"c": [9, 10, 11, 12, 13]}
+
+
+def test_without_valid_rows_a_tenth_is_drawn_by_the_seed():
+    domains = marked("a", train=range(40)), marked("b", train=range(40, 60)), marked("c", test=range(60, 70))
+    first, second = stage_of(GivenSplit(), *domains), stage_of(GivenSplit(), *domains, seed=1)
+    assert [len(part) for part in first.train] == [36, 18]
+    assert [len(part) for part in first.valid] == [4, 2]
+    assert rows(first.test) == rows(second.test) == {"c": list(range(60, 70))}
+    assert rows(first.valid) != rows(second.valid)
+
+
+def test_without_marks_the_split_is_70_10_20():
+    stage = stage_of(GivenSplit(), DomainRows("a", np.arange(1000), {}))
+    assert [len(groups[0]) for groups in (stage.train, stage.valid, stage.test)] == [700, 100, 200]
+    assert sorted(rows_of((*stage.train, *stage.valid, *stage.test))) == list(range(1000))
+
+
+def test_the_oracle_gets_a_share_of_the_test_rows():
+    domains = marked("a", train=range(10), valid=range(10, 15)), marked("b", test=range(15, 35))
+    stage = stage_of(GivenSplit(), *domains, oracle=True)
+    assert (len(stage.oracle[0]), len(stage.test[0])) == (2, 18)
+
+
+@pytest.mark.parametrize(("marks", "lacking"), [({"train": range(5)}, "test"), ({"test": range(5)}, "train")])
+def test_given_splits_need_training_and_test_rows(marks, lacking):
+    with pytest.raises(BadInput, match=f"given.*marked {lacking}"):
+        stage_of(GivenSplit(), marked("a", **marks))
+
+
+# joint training
+
+
+def union(groups):
+    return {part.domain: part.rows.tolist() for group in groups for part in group}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7])
+@pytest.mark.parametrize("names", [(), ("domain-2", "domain-0")])
+def test_joint_training_has_the_rows_of_a_stream(seed, names):
+    (joint,) = Joint(valid=0.25, test=0.3, domains=names).episodes(rows_by_domain(DATA), seed)
+    (stream,) = Stream(valid=0.25, test=0.3, order=names).episodes(rows_by_domain(DATA), seed)
+    (stage,) = joint.stages
+    for other in stream.stages:
+        assert rows(stage.test) == rows(other.test)
+    assert rows(stage.train) == union(s.train for s in stream.stages)
+    assert rows(stage.valid) == union(s.valid for s in stream.stages)
+    assert list(rows(stage.train)) == list(names or DATA.domains)
+
+
+def test_joint_training_keeps_marked_splits():
+    split = np.tile([0, 0, 0, 1, 2], 32)
+    data = replace(DATA, split=split)
+    (joint,) = Joint().episodes(rows_by_domain(data), 0)
+    (stream,) = Stream().episodes(rows_by_domain(data), 0)
+    assert rows(joint.stages[0].test) == rows(stream.stages[0].test)
+    assert all((split[part.rows] == 2).all() for part in joint.stages[0].test)
+
+
+def test_joint_splits_depend_on_the_seed_and_the_oracle_gets_nothing_new():
+    first, second = (next(Joint().episodes(rows_by_domain(DATA), seed)) for seed in (0, 1))
+    assert rows(first.stages[0].test) != rows(second.stages[0].test)
+    (joint,) = Joint().episodes(rows_by_domain(DATA), 0, oracle=True)
+    assert rows(joint.stages[0].oracle) == rows(joint.stages[0].valid)
+
+
+def test_joint_training_needs_two_known_domains():
+    with pytest.raises(BadInput, match="no domain 'elsewhere'"):
+        next(Joint(domains=("elsewhere",)).episodes(rows_by_domain(DATA), 0))
+    with pytest.raises(BadInput, match="at least 2 domains"):
+        next(Joint().episodes({"a": rows_by_domain(DATA)["domain-0"]}, 0))
+
+
+# single source
+
+
+def test_single_source_scores_all_rows_of_the_other_domains():
+    stages = {episode.name: episode.stages[0] for episode in SingleSource().episodes(THREE, 0)}
+    assert list(stages) == ["from-a", "from-b", "from-c"]
+    for name, stage in stages.items():
+        assert [part.domain for part in (*stage.train, *stage.valid)] == [name[-1]] * 2
+        assert {part.domain: len(part) for part in stage.test} == {d: 10 for d in "abc" if d != name[-1]}
+
+
+def test_outside_scores_the_validation_rows_of_the_other_domains():
+    stages = {e.name: e.stages[0] for e in SingleSource(outside=True).episodes(THREE, 3)}
+    valid = {name[-1]: stage.valid[0].rows.tolist() for name, stage in stages.items()}
+    assert {len(chosen) for chosen in valid.values()} == {2}
+    for name, stage in stages.items():
+        assert rows(stage.test) == {domain: chosen for domain, chosen in valid.items() if domain != name[-1]}
+
+
+def test_outside_uses_marked_rows_and_leaves_the_rest_to_the_oracle():
+    other = marked("b", train=range(10, 16), valid=[16, 17], test=[18, 19])
+    domains = {"a": THREE["a"], "b": other}
+    (episode,) = SingleSource(outside=True, sources=("a",)).episodes(domains, 0, oracle=True)
+    (stage,) = episode.stages
+    assert rows_of(stage.test).tolist() == [16, 17]
+    assert rows_of(stage.oracle).tolist() == list(range(10, 16))
+    (plain,) = SingleSource(sources=("a",)).episodes(domains, 0)
+    assert rows_of(plain.stages[0].test).tolist() == [18, 19]
+
+
+def test_an_unknown_source_is_an_error():
+    with pytest.raises(BadInput, match="no domain 'x' in the data"):
+        list(SingleSource(sources=("x",)).episodes(THREE, 0))
+
+
+# folds
+
+
+def test_folds_score_every_row_once_and_ignore_marks():
+    domains = {"a": marked("a", train=range(12), test=range(12, 17)), "b": THREE["c"]}
+    everything = sorted(row for group in domains.values() for row in group.rows.tolist())
+    episodes = list(KFold(folds=3, valid=0.25).episodes(domains, 0))
+    assert [episode.name for episode in episodes] == ["fold-1", "fold-2", "fold-3"]
+    assert sorted(row for episode in episodes for row in rows_of(episode.stages[0].test)) == everything
+    for episode in episodes:
+        (stage,) = episode.stages  # which checks that its parts are disjoint
+        assert sorted(rows_of([*stage.train, *stage.valid, *stage.test])) == everything
+        assert {part.domain for part in stage.test} == {"a", "b"}
+    other = [rows(episode.stages[0].test) for episode in KFold(folds=3).episodes(domains, 1)]
+    assert other != [rows(episode.stages[0].test) for episode in episodes]
+
+
+def test_rotated_folds_are_those_of_one_partition():
+    plain, other = (
+        [rows(episode.stages[0].test) for episode in KFold(folds=3).episodes(THREE, seed)] for seed in (0, 1)
+    )
+    rotated = [stage_of(KFold(folds=3, rotate=True), *THREE.values(), seed=seed) for seed in range(6)]
+    assert [rows(stage.test) for stage in rotated] == plain + other
+
+
+@pytest.mark.parametrize("folds", [1, 11])
+def test_number_of_folds_is_checked(folds):
+    with pytest.raises(BadInput, match="from 2 to the 10 examples of domain 'a'"):
+        list(KFold(folds=folds).episodes(THREE, 0))
+
+
+# domains with a single row
+
+
+def test_a_single_row_trains_if_another_domain_has_validation_rows():
+    single = DomainRows("d", np.asarray([30]), {})
+    *_, last = LeaveOneOut().episodes({**THREE, "d": single}, 0)
+    assert rows(last.stages[0].test) == {"d": [30]}
+    stage = next(iter(LeaveOneOut(targets=("a",)).episodes({**THREE, "d": single}, 0))).stages[0]
+    assert rows(stage.train)["d"] == [30]
+    assert set(rows(stage.valid)) == {"b", "c"}
+    with pytest.raises(BadInput, match="domain 'd' has 1 example"):
+        list(LeaveOneOut(targets=("a",)).episodes({"a": THREE["a"], "d": single}, 0))
+
+
+# classes that some domains do not have
+
+
+def test_test_rows_of_classes_without_training_rows_are_not_scored():
+    stage = stage_of(AllDomains(), THREE["a"], THREE["b"])
+    stage = replace(stage, test=(Part("c", THREE["c"].rows),))
+    y = np.asarray([0, 1] * 10 + [0, 1, 2, 2, 3, 0, 1, 2, 0, 1])
+    scored, omitted = score_known_classes(y, ("n", "p", "x", "y"), Episode("to-c", (stage,)))
+    assert omitted == {"c": {"x": 3, "y": 1}}
+    assert rows(scored.stages[0].test) == {"c": [20, 21, 25, 26, 28, 29]}
+    assert rows(scored.stages[0].train) == rows(stage.train)
+    same, nothing = score_known_classes(np.zeros(30, dtype=np.int64), ("n",), Episode("to-c", (stage,)))
+    assert (same.stages[0], nothing) == (stage, {})
+
+
+def test_a_domain_without_any_known_class_is_an_error():
+    stage = replace(stage_of(AllDomains(), THREE["a"], THREE["b"]), test=(Part("c", THREE["c"].rows),))
+    with pytest.raises(BadInput, match=r"no class of domain 'c' \(z\) occurs in its training domains"):
+        score_known_classes(np.asarray([0, 1] * 10 + [2] * 10), ("n", "p", "z"), Episode("to-c", (stage,)))
