@@ -186,11 +186,11 @@ class DefaultRunner(Runner):
         if job.stage == "search":
             super().run(job)
             return
+        from holdfast.engines.work import run_all
+        from holdfast.engines.work import work as work_off
         from holdfast.prediction.combine import combine
         from holdfast.train.board import Board
         from holdfast.train.resolve import Request, resolve
-        from holdfast.train.work import run_all
-        from holdfast.train.work import work as work_off
 
         compared = job.row in COMPARED
         work = self.out / "work" / job.comparison / job.row / str(job.seed)  # one per process, because runs lock it

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.data.dataset import Dataset
     from holdfast.data.load import load_data
     from holdfast.data.synthetic import world
+    from holdfast.engines.work import launch
     from holdfast.estimator import DomainClassifier, DomainRegressor
     from holdfast.folders.hub import push_to_hub
     from holdfast.monitor.watch import Watch, watch
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from holdfast.record import RunRecord
     from holdfast.search.sweep import Sweep, sweep
     from holdfast.spec import Spec
-    from holdfast.train.work import launch
 
 _HOME = {  # module -> public names
     "api": ("Comparison", "Fitted", "compare", "fit", "refit"),
@@ -43,7 +43,7 @@ _HOME = {  # module -> public names
     "monitor.watch": ("Watch", "watch"),
     "nn.graft.api": ("graft", "grafted_parameters", "load_graft", "plain_state", "save_graft", "ungraft"),
     "record": ("RunRecord",),
-    "train.work": ("launch",),
+    "engines.work": ("launch",),
     "search.sweep": ("Sweep", "sweep"),
     "spec": ("Spec",),
 }

@@ -22,6 +22,7 @@ from holdfast.data.readers.memory import Source
 from holdfast.data.sampling import sample_sizes
 from holdfast.defaults import LIMIT, first_sample, learns
 from holdfast.engines.local import default_engine
+from holdfast.engines.work import work
 from holdfast.final_model import fit_with_rates
 from holdfast.final_model import refit as refit
 from holdfast.record import RunRecord
@@ -38,16 +39,12 @@ from holdfast.train.board import (
     rate_notes,
 )
 from holdfast.train.comparison import Comparison as Comparison
+from holdfast.train.comparison import limit_sentence, reserve, schedule_of
 from holdfast.train.jobs import Engine
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import EXPERIMENT, Request, method_names, resolve, seed_list
-from holdfast.train.schedule import (
-    limit_sentence,
-    reserve,
-    schedule_of,
-)
-from holdfast.train.work import work
-from holdfast.train.workspace import Workspace, choose_device, training_data
+from holdfast.train.training_data import training_data
+from holdfast.train.workspace import Workspace, choose_device
 
 if TYPE_CHECKING:
     from holdfast.folders.format import SavedModel

@@ -27,7 +27,8 @@ from holdfast.train.resolve import resolve, single_run
 from holdfast.train.resume import Saver, stop_at_signal
 from holdfast.train.run import checkpoint_path, train
 from holdfast.train.settings import spec_settings
-from holdfast.train.workspace import Workspace, choose_device, needs_labels
+from holdfast.train.training_data import needs_labels
+from holdfast.train.workspace import Workspace, choose_device
 from holdfast.uncertainty.calibration import fit_calibration
 from holdfast.uncertainty.left_out import CollectedRuns, train_left_out
 from holdfast.uncertainty.reference import fit_reference

@@ -26,7 +26,7 @@ from holdfast.nn.model import Model
 from holdfast.tasks.classify import Classify
 from holdfast.train.fit import train_step
 from holdfast.train.resume import stop_at_signal
-from holdfast.train.run import checkpoint_path, run_episode
+from holdfast.train.run import checkpoint_path, train_and_save
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
 from tests.contract.sizes import LIGHT, small
@@ -146,12 +146,12 @@ def complete_run(method: str, plan: str, out: Path, *, stop_at: int = 0) -> dict
     if stop_at:
         try:
             with stop_at_signal():
-                run_episode(spec, episode, replace(workspace, out=out), tick=tick)
+                train_and_save(spec, episode, replace(workspace, out=out), tick=tick)
         except Interrupted:
             stopped = True
         assert stopped, "all processes stop"
         assert checkpoint_path(spec, episode, out).exists() == parallel.is_first()
-    record = run_episode(spec, episode, Workspace(DATA, cache=None, out=out))
+    record = train_and_save(spec, episode, Workspace(DATA, cache=None, out=out))
     return {"record": record.stages, "engagement": record.engagement, "steps": count, "id": record.id}
 
 
@@ -186,7 +186,9 @@ def interrupt(spec, workspace: Workspace, out: Path) -> None:
     """Leave the checkpoint of an interrupted run."""
     try:
         with stop_at_signal():
-            run_episode(spec, workspace.episodes(spec)[0], replace(workspace, out=out), tick=lambda _: request_stop())
+            train_and_save(
+                spec, workspace.episodes(spec)[0], replace(workspace, out=out), tick=lambda _: request_stop()
+            )
     except Interrupted:
         return
     raise AssertionError("the run was not interrupted")

@@ -15,7 +15,7 @@ from tests.e2e.conftest import write_reviews
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     from holdfast import DomainClassifier
-    from holdfast.train.workspace import training_data
+    from holdfast.train.training_data import training_data
 
     folder = tmp_path_factory.mktemp("served")
     small = {"encoder.hidden": 4, "encoder.embedding": 4}

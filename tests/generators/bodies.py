@@ -10,7 +10,7 @@ from PIL import Image
 
 from holdfast import DomainClassifier
 from holdfast.data.synthetic import world
-from holdfast.train.workspace import training_data
+from holdfast.train.training_data import training_data
 from tests.annotated import write_names
 from tests.generators.strategies import JSON, TEXT
 from tests.graphs import rings_and_stars, write_zip

@@ -37,7 +37,7 @@ from holdfast.record import RunRecord, read
 from holdfast.spec import Spec
 from holdfast.stats.formatting import UNITS
 from holdfast.train.assemble import Assembly
-from holdfast.train.input_sizes import size_settings
+from holdfast.train.facts import size_settings
 from holdfast.train.plan import Episode, PastStages, Stage
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import Request, resolve, single_run

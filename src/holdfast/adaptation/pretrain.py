@@ -23,7 +23,8 @@ from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import resolve, single_run
 from holdfast.train.resume import Saver, stop_at_signal
 from holdfast.train.run import train
-from holdfast.train.workspace import Workspace, choose_device, training_data
+from holdfast.train.training_data import training_data
+from holdfast.train.workspace import Workspace, choose_device
 
 RECORD, REPORT = "record.json", "report.html"
 OWN = ("checkpoints", RECORD, REPORT)

@@ -37,7 +37,7 @@ from holdfast.report.page import write_audit
 from holdfast.report.terminal import Grid
 from holdfast.spec import Spec
 from holdfast.train.settings import make_spec
-from holdfast.train.workspace import training_data
+from holdfast.train.training_data import training_data
 
 SAMPLE = 2000  # rows per domain for distances, words and the classifier; ten times that in total
 # properties of findings in the JSON output

@@ -13,7 +13,8 @@ from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.readers.memory import Source
 from holdfast.train.resolve import Request, resolve
-from holdfast.train.workspace import Workspace, training_data
+from holdfast.train.training_data import training_data
+from holdfast.train.workspace import Workspace
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.catalog.analyses import ANALYSES
 from holdfast.catalog.augmentations import AUGMENTATIONS, DEFAULT_AUGMENTATION
 from holdfast.catalog.datasets import DATASETS
-from holdfast.catalog.encoders import CPU_ENCODER, DEFAULT_ENCODER, ENCODERS, PREFERRED_ENCODER
+from holdfast.catalog.encoders import ENCODERS
 from holdfast.catalog.entry import EncoderEntry, Entry, MethodEntry, Part
 from holdfast.catalog.heads import HEADS
 from holdfast.catalog.methods import METHODS
@@ -27,7 +27,7 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.laboratory import laboratory_error
 from holdfast.core.packages import PACKAGED
 from holdfast.core.settings import type_error, without_retired
-from holdfast.defaults import training_defaults
+from holdfast.defaults import PREFERRED_ENCODER, default_encoder, training_defaults
 from holdfast.spec import Spec
 
 __all__ = [
@@ -151,11 +151,11 @@ def resolve_encoder(kind: str, name: str, task: str = "classify", *, cpu: bool =
     if name == "auto":
         name = str(lookup("tasks", task).defaults.get("encoder", name))
     if name == "auto":
-        if kind not in DEFAULT_ENCODER:
-            raise BadInput(f"{kind} data has no default encoder: choose one with --encoder")
         preferred = PREFERRED_ENCODER.get(kind)
-        default = (CPU_ENCODER if cpu else DEFAULT_ENCODER)[kind]
-        return preferred if preferred and PACKAGED[preferred].paths() else default
+        default = default_encoder(kind, cpu=cpu, preferred=preferred is not None and bool(PACKAGED[preferred].paths()))
+        if default is None:
+            raise BadInput(f"{kind} data has no default encoder: choose one with --encoder")
+        return default
     entry = lookup("encoders", name)
     if isinstance(entry, EncoderEntry) and entry.takes != kind:
         discover("encoders")
@@ -169,7 +169,7 @@ def resolve_encoder(kind: str, name: str, task: str = "classify", *, cpu: bool =
 def default_note(kind: str, name: str, task: str = "classify", *, cpu: bool = False) -> str:
     """Return how to install the better default encoder if `auto` would prefer one, or an empty string."""
     preferred = PREFERRED_ENCODER.get(kind, "")
-    default = (CPU_ENCODER if cpu else DEFAULT_ENCODER).get(kind)
+    default = default_encoder(kind, cpu=cpu, preferred=False)
     if name != "auto" or not preferred or resolve_encoder(kind, name, task, cpu=cpu) != default:
         return ""
     package = PACKAGED[preferred]

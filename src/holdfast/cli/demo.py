@@ -57,7 +57,7 @@ def demo(
     """
     from holdfast.api import compare as run
     from holdfast.train.resolve import seed_list
-    from holdfast.train.workspace import training_data
+    from holdfast.train.training_data import training_data
 
     count = (600 if full else 300) if examples is None else examples
     dataset = training_data("vader", data_dir=data_dir, examples=count or None)

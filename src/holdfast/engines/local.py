@@ -31,26 +31,22 @@ from holdfast.core.errors import BadInput
 from holdfast.core.forking import ForkedProcess, ForkServer, cores, environment, shared_server
 from holdfast.core.stopping import TIME
 from holdfast.engines.gpu import Capacity, gpu_variable, max_workers, mps_daemon, with_share
-from holdfast.record import RunRecord
-from holdfast.spec import Spec
-from holdfast.train.jobs import (
+from holdfast.engines.work import (
     MAX_ATTEMPTS,
-    Engine,
-    Failed,
     Fill,
     InputCache,
-    Job,
-    NextJob,
-    Outcome,
-    Outcomes,
-    Stopped,
+    InThisProcess,
+    check_signal,
+    limited_threads,
+    run_here,
     unimportable,
-    worker_workspace,
 )
+from holdfast.record import RunRecord
+from holdfast.spec import Spec
+from holdfast.train.jobs import Engine, Failed, Job, NextJob, Outcome, Outcomes, Stopped
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resume import stop_at_signal
 from holdfast.train.run import is_small
-from holdfast.train.work import InThisProcess, check_signal, limited_threads, run_here
 from holdfast.train.workspace import Workspace
 
 STOP_SECONDS = 60.0  # time that a worker has to finish its step and save, after a signal
@@ -92,9 +88,8 @@ def default_engine(specs: Sequence[Spec], *, steps: bool = False) -> Engine:
 
     With `steps`, a listener needs every step, which runs in other processes do not report.
     """
-    targets = [entry.target for spec in specs for _, entry in catalog.unwrap("methods", spec.method)]
-    own = any(target.startswith("__main__:") or "<locals>" in target for target in targets)
-    return Local(1 if own or steps or parallel.world_size() > 1 else 0)
+    alone = steps or parallel.world_size() > 1 or any(map(unimportable, specs))
+    return Local(1 if alone else 0)
 
 
 def parse_jobs(text: str) -> Local:
@@ -201,14 +196,14 @@ class _Pool:
         server = shared_server(WORKER)
         if server is not None:
             server.load(_modules(job, self.workspace.device))
-        content = pickle.dumps(worker_workspace(self.workspace, threads=threads))
+        content = pickle.dumps(self.workspace.for_worker(threads=threads))
         variables = stack.enter_context(mps_daemon(self.workspace.device, self.limit))
 
         def start(index: int, alone: bool, wide: bool) -> _Worker:
             own = variables if alone else with_share(variables, self.capacity.count)
             count = cores() if wide else threads  # libraries keep the number that they start with
             own = {**environment(count), **gpu_variable(self.workspace.device, index), **own}
-            sent = pickle.dumps(worker_workspace(self.workspace, threads=count)) if wide else content
+            sent = pickle.dumps(self.workspace.for_worker(threads=count)) if wide else content
             return _Worker(sent, index, variables=own, server=shared_server(WORKER))
 
         return start

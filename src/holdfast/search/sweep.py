@@ -24,6 +24,7 @@ from holdfast.core.stopping import Deadline, format_seconds, parse_duration
 from holdfast.data.readers.memory import Source
 from holdfast.defaults import FEW_DOMAINS, LIMIT
 from holdfast.engines.local import default_engine
+from holdfast.engines.work import run_all
 from holdfast.record import LOWER_IS_BETTER, RunRecord, paths, run_id
 from holdfast.report.page import write_report
 from holdfast.search.space import make_sampler, space_of
@@ -31,16 +32,15 @@ from holdfast.spec import Spec
 from holdfast.stats.selection import CRITERIA, Choice, choose, overall, trial
 from holdfast.stats.summary import Summary, summarise
 from holdfast.stats.table import flat_table
+from holdfast.train.comparison import REPORT_SHARE, limit_sentence
 from holdfast.train.jobs import Engine, Failed, Job
-from holdfast.train.plan import Episode
+from holdfast.train.plan import MIN_ROWS, Episode
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import EXPERIMENT, Request, check_records, method_names, resolve, seed_list
-from holdfast.train.schedule import REPORT_SHARE, limit_sentence
 from holdfast.train.settings import make_spec
 from holdfast.train.slate import choose_methods
-from holdfast.train.small import MIN_ROWS
-from holdfast.train.work import run_all
-from holdfast.train.workspace import Workspace, choose_device, training_data
+from holdfast.train.training_data import training_data
+from holdfast.train.workspace import Workspace, choose_device
 
 NOT_IN_CONFIG = ("data", "fingerprint", "seed", "plan", "plan_args", "select", "precision")
 FOLDS = "leave-one-domain-out"

@@ -26,7 +26,6 @@ from holdfast.train.queue import CHOSEN, Candidate, Finished, Unit, best_factors
 from holdfast.train.resolve import check_episode
 from holdfast.train.run import outputs_path, state_path, weights_path
 from holdfast.train.slate import is_simple
-from holdfast.train.work import InThisProcess, record_of
 from holdfast.train.workspace import Workspace
 
 MIN_STEPS = 100  # shorter runs do not show which rate is better
@@ -97,11 +96,10 @@ class Board:
 
     def __init__(
         self, specs: Sequence[Spec], seeds: Sequence[int], workspace: Workspace, *, limit: float, search: bool,
-        engine: Engine | None = None, watch: ProgressListener | None = None,
+        engine: Engine, watch: ProgressListener,
     ) -> None:  # fmt: skip
         """Plan the units of specs with the first seed; `search` tries other rates where an encoder learns."""
-        self.workspace, self.watch = workspace, watch or ProgressListener()
-        self.engine = engine or InThisProcess()
+        self.workspace, self.watch, self.engine = workspace, watch, engine
         self.workers = self.engine.workers(workspace.device)
         self.specs: dict[str, Spec] = {}
         # units are identified by name, so specs that differ in other settings get a number
@@ -155,7 +153,7 @@ class Board:
         for unit in units:
             # a unit whose settings do not fit an episode left no records and is not reported now
             with suppress(BadInput):
-                if unit not in self.open and all(record_of(job, self.workspace) for job in self._jobs(unit)):
+                if unit not in self.open and all(job.record_in(self.workspace) for job in self._jobs(unit)):
                     self._begin(unit)
         return len(self.finished) > before
 
@@ -163,7 +161,7 @@ class Board:
         """Open a unit and read its finished records."""
         try:
             jobs = self._jobs(unit)
-            saved = [(job, record_of(job, self.workspace)) for job in jobs]
+            saved = [(job, job.record_in(self.workspace)) for job in jobs]
         except BadInput as error:
             # settings that do not fit an episode are a failure of this unit alone: the comparison continues
             self.failures.append(Failure(unit, "", str(error), "error"))

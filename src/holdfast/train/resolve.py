@@ -15,12 +15,12 @@ from holdfast.record import read
 from holdfast.spec import Spec
 from holdfast.stats.labels import BASELINE
 from holdfast.train.assemble import augmentation, try_build
-from holdfast.train.baselines import baseline_specs
 from holdfast.train.jobs import Job
 from holdfast.train.plan import Episode
 from holdfast.train.settings import make_spec, min_domains, with_method, with_rates, with_slots
-from holdfast.train.slate import AUTO, choose_methods, merge_identical, training_domains
-from holdfast.train.workspace import Workspace, absent_classes_note, imbalance_note, small_domains_note
+from holdfast.train.slate import AUTO, baseline_specs, choose_methods, merge_identical, training_domains
+from holdfast.train.training_data import absent_classes_note, imbalance_note, small_domains_note
+from holdfast.train.workspace import Workspace
 
 MACHINE = ("precision", "processes")  # the same experiment on another machine differs in these
 EXPERIMENT = ("data", "task")  # a comparison or a search may change every other setting

@@ -37,7 +37,7 @@ from holdfast.train.engagement import measure_engagement, validation_parts
 from holdfast.train.fit import Diverged
 from holdfast.train.plan import Episode, PastStages
 from holdfast.train.resume import Saver
-from holdfast.train.stages import run
+from holdfast.train.stages import train_stages
 from holdfast.train.workspace import Workspace
 
 Tick = Callable[[Metrics], None]  # called after every training step
@@ -81,7 +81,7 @@ def state_path(out: Path, id: str) -> Path:
     return out / "states" / f"{id}.safetensors"
 
 
-def run_episode(spec: Spec, episode: Episode, workspace: Workspace, *, tick: Tick | None = None) -> RunRecord:
+def train_and_save(spec: Spec, episode: Episode, workspace: Workspace, *, tick: Tick | None = None) -> RunRecord:
     """Train one episode and save its record in `workspace.out`; return the saved record if there is one."""
     workspace = workspace.sampled(spec.rows)
     assert workspace.out is not None
@@ -186,7 +186,7 @@ def train(
     threads = 1 if _has_short_steps(spec, workspace) else torch.get_num_threads()
     with seeded(spec.seed, "method"), process_rng_streams(spec.seed), _kernels(), torch_threads(threads):
         try:
-            method, stages = run(
+            method, stages = train_stages(
                 episode, assembly.make, assembly.examples, assembly.task, spec,
                 selection=catalog.lookup("selections", spec.select).load(), transform=assembly.transform,
                 following=assembly.following, past=past, saver=saver, saved=saved, tick=_StepTimer(tick, saver),

@@ -19,17 +19,13 @@ from holdfast.nn.memory.recall import Recall
 from holdfast.record import packed
 from holdfast.spec import Spec
 from holdfast.tasks.base import Augmenting, Task
-from holdfast.train.collapse import adaptation_mix
-from holdfast.train.evaluate import check_memory, evaluation_outputs, score, validation_outputs
+from holdfast.train.evaluate import adaptation_mix, check_memory, evaluation_outputs, score, validation_outputs
 from holdfast.train.fit import FitResult, fit
-from holdfast.train.groups import source_folds
-from holdfast.train.initialise import initialise_parts
-from holdfast.train.plan import Episode, PastStages, Stage, rows_of
-from holdfast.train.probe import fit_neck_and_head
+from holdfast.train.initialise import fit_neck_and_head, initialise_parts
+from holdfast.train.plan import Episode, PastStages, Stage, pool_small, rows_of
 from holdfast.train.recall import adapt_prototypes, attach, forget_unlabelled, observe_unlabelled
 from holdfast.train.resume import Saver
-from holdfast.train.select import Selection, across_folds, newest
-from holdfast.train.small import pool_small
+from holdfast.train.select import Selection, across_folds, newest, source_folds
 
 
 class Following(Protocol):
@@ -44,7 +40,7 @@ class Following(Protocol):
         ...
 
 
-def run(
+def train_stages(
     episode: Episode,
     make: Callable[[], Method],
     examples: Examples,

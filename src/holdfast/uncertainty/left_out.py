@@ -19,12 +19,12 @@ from holdfast.core.checkpoint import load_tree, save_tree
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import Dataset
 from holdfast.defaults import default_plan
+from holdfast.engines.work import run_all
 from holdfast.record import RunRecord
 from holdfast.spec import Spec
 from holdfast.train.assemble import Assembly
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import Request, resolve
-from holdfast.train.work import run_all
 from holdfast.train.workspace import Workspace
 from holdfast.uncertainty.arrays import from_tree, to_tree
 from holdfast.uncertainty.calibration import observe_rows

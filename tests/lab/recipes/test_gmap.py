@@ -4,7 +4,8 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.memory.general import plan_reads
-from holdfast.train.workspace import Workspace, training_data
+from holdfast.train.training_data import training_data
+from holdfast.train.workspace import Workspace
 from lab.recipes.measure import jobs_for
 from lab.recipes.recipe import Budget
 from lab.recipes.reproduce import reproduce

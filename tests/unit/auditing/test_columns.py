@@ -12,7 +12,7 @@ from holdfast.auditing.examples import Examples
 from holdfast.auditing.verdict import column_advice
 from holdfast.data.copies import copies_note, label_copies
 from holdfast.data.readers.memory import read_frame
-from holdfast.train.workspace import training_data
+from holdfast.train.training_data import training_data
 
 
 def frame(rows: int = 900, seed: int = 0) -> pd.DataFrame:

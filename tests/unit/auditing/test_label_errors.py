@@ -25,7 +25,7 @@ from holdfast.cli import app
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Vectors
 from holdfast.data.synthetic import world
-from holdfast.train.workspace import training_data
+from holdfast.train.training_data import training_data
 
 DATA = world("vector", "none", domains=3, size=200, classes=3, seed=0)
 GOOD, BAD = ("fine great lovely superb", "dull poor awful broken")

@@ -16,7 +16,7 @@ from holdfast.data.readers.table import read_table
 from holdfast.estimator import DomainClassifier
 from holdfast.folders.format import load_model
 from holdfast.prediction.predict import predict
-from holdfast.train.workspace import training_data
+from holdfast.train.training_data import training_data
 
 HEAD = "price,share,visit,size,label,domain"
 

@@ -14,7 +14,8 @@ from holdfast.stats.decision import decide
 from holdfast.train.run import train
 from holdfast.train.settings import make_spec
 from holdfast.train.slate import choose_methods
-from holdfast.train.workspace import Workspace, training_data
+from holdfast.train.training_data import training_data
+from holdfast.train.workspace import Workspace
 
 SETTINGS = {"encoder.hidden": [8], "neck": "none"}
 

@@ -15,7 +15,7 @@ from holdfast.folders.format import load_model
 from holdfast.prediction.export import export
 from holdfast.prediction.predict import predict
 from holdfast.serve.service import Service
-from holdfast.train.workspace import training_data
+from holdfast.train.training_data import training_data
 
 SETTINGS = {"regress": {}, "multilabel": {}, "ordinal": {"task.order": ["low", "mid", "high"]}}
 

@@ -14,7 +14,7 @@ from holdfast.folders import format as saved
 from holdfast.folders import predictor
 from holdfast.prediction import predict as prediction
 from holdfast.prediction.predict import predict
-from holdfast.train.workspace import training_data
+from holdfast.train.training_data import training_data
 
 N = 90
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from holdfast.record import RunRecord
-from holdfast.train.workspace import training_data
+from holdfast.train.training_data import training_data
 from studies import field, field_page
 from studies.field import SKLEARN, TRIALS, Trial, add_scores, add_trial, read_trials, scores_of, summary
 from studies.field_commands import TIMED_OUT, Finished, busy, example, run

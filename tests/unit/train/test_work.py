@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast import BadInput, world
+from holdfast.engines.work import run_all
 from holdfast.train import resolve as resolving
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import Request, resolve
 from holdfast.train.settings import make_spec
-from holdfast.train.work import run_all
 from holdfast.train.workspace import Workspace
 
 

@@ -20,7 +20,7 @@ from holdfast.record import load
 from holdfast.report.page import write_report
 from holdfast.serve.service import Service
 from holdfast.stats.summary import summarise
-from holdfast.train.workspace import training_data
+from holdfast.train.training_data import training_data
 from holdfast.uncertainty.conformal import Calibrated, DensityRatio, measure, needed_examples, quantiles
 from holdfast.uncertainty.left_out import LeftOut, Projection
 

@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.errors import Absent, BadInput
 from holdfast.data.known.base import KnownSet
 from holdfast.data.load import load_data
-from holdfast.train.workspace import training_data
+from holdfast.train.training_data import training_data
 from tests.task_files import write_places
 
 

@@ -12,7 +12,7 @@ from holdfast.data.known import table
 from holdfast.data.known.base import KnownSet
 from holdfast.data.load import load_data
 from holdfast.data.registry import READERS
-from holdfast.train.workspace import training_data
+from holdfast.train.training_data import training_data
 
 DOWNLOADED = ("vader",)
 

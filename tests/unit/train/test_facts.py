@@ -14,7 +14,7 @@ from holdfast.data.load import load_data
 from holdfast.data.readers.memory import as_dataset
 from holdfast.data.synthetic import world
 from holdfast.record import run_id
-from holdfast.train.input_sizes import counted_rows
+from holdfast.train.facts import counted_rows
 from holdfast.train.settings import make_spec, spec_settings
 from tests.tiny import VOCABULARY, tiny_bert
 
