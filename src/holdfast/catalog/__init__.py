@@ -33,7 +33,7 @@ from holdfast.spec import Spec
 __all__ = [
     "ANALYSES", "AUGMENTATIONS", "DATASETS", "ENCODERS", "HEADS", "METHODS", "NECKS", "PLANS", "PREDICTIONS",
     "SECTIONS", "SELECTIONS", "TASKS", "Entry", "build", "build_neck", "buildable_names", "check_settings",
-    "check_spec", "check_task", "default_note", "describe", "incompatibility", "lookup", "no_settings_error",
+    "check_spec", "check_task", "default_note", "describe", "incompatibility", "inner_method", "lookup", "no_settings_error",
     "register_dataset", "register_encoder", "register_method", "resolve_augmentation", "resolve_encoder", "unwrap",
     "user_parts",
 ]  # fmt: skip
@@ -73,6 +73,11 @@ def unwrap(section: str, name: str) -> list[tuple[str, Any]]:
         wrappers = [other.removesuffix("(METHOD)") for other in SECTIONS[section] if other.endswith("(METHOD)")]
         raise unknown(f"{_singular(section)} wrapper", match[1], wrappers)
     return [(match[1], SECTIONS[section][wrapper]), *unwrap(section, match[2])]
+
+
+def inner_method(name: str) -> Any:
+    """Return the class of a method without its wrappers; with `full_batch`, a solver fits all examples at once."""
+    return unwrap("methods", name)[-1][1].load()
 
 
 def check_settings(section: str, name: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -20,9 +20,9 @@ import numpy as np
 
 from holdfast.core.errors import BadInput, NothingFinished
 from holdfast.core.files import cache_folder, write_text
-from holdfast.core.stopping import Deadline, format_seconds, parse_duration
+from holdfast.core.stopping import format_seconds
 from holdfast.data.readers.memory import Source
-from holdfast.defaults import FEW_DOMAINS, LIMIT
+from holdfast.defaults import FEW_DOMAINS
 from holdfast.engines.local import default_engine
 from holdfast.engines.work import run_all
 from holdfast.record import LOWER_IS_BETTER, RunRecord, paths, run_id
@@ -32,14 +32,14 @@ from holdfast.spec import Spec
 from holdfast.stats.selection import CRITERIA, Choice, choose, overall, trial
 from holdfast.stats.summary import Summary, summarise
 from holdfast.stats.table import flat_table
-from holdfast.train.comparison import REPORT_SHARE, limit_sentence
+from holdfast.train.comparison import REPORT_SHARE, limit_sentence, time_limit
 from holdfast.train.jobs import Engine, Failed, Job
 from holdfast.train.plan import MIN_ROWS, Episode
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import EXPERIMENT, Request, check_records, method_names, resolve, seed_list
 from holdfast.train.settings import make_spec
 from holdfast.train.slate import choose_methods
-from holdfast.train.training_data import training_data
+from holdfast.train.training_data import DataOptions
 from holdfast.train.workspace import Workspace, choose_device
 
 NOT_IN_CONFIG = ("data", "fingerprint", "seed", "plan", "plan_args", "select", "precision")
@@ -145,17 +145,14 @@ def sweep(
     Settings that the caller passes are fixed and not searched. `budget` and `started` are those of `compare`: when the
     time is up, the trials that have finished are compared. With `skip_bad`, rows with bad cells are left out.
     """
-    limit = LIMIT if budget is None else parse_duration(budget)
-    deadline = Deadline(limit, started=started)
     watch = watch or ProgressListener()
-    watch.limit(lambda: None if math.isinf(limit) else deadline.left())
+    deadline = time_limit(budget, started, watch)
+    limit = deadline.seconds
     if trials < 1:
         raise BadInput(f"--trials must be at least 1, got {trials}: trial 0 has the default settings")
     make_sampler(sampler, {})  # an unknown name or a missing package is reported before the data is read
-    task = (settings or {}).get("task")
-    dataset = training_data(
-        data, task=task, columns=columns, data_dir=data_dir, examples=examples, settings=settings, skip_bad=skip_bad
-    )
+    source = DataOptions(data, columns=columns, data_dir=data_dir, examples=examples, skip_bad=skip_bad)
+    dataset = source.load(settings or {})
     workspace = Workspace(dataset, choose_device(device), cache_folder() if cache else None, out=Path(out))
     names, numbers = method_names(methods), seed_list(seeds)
     if not numbers or not names:

@@ -84,10 +84,15 @@ class Assembly:
         examples = self.following.examples(method)
         return replace(self, method=method, encoder=backbone, examples=examples, learning_parameters=learning)
 
+    @property
+    def network(self) -> Model:
+        """The trained network, which may take features of the encoder."""
+        assert self.method is not None
+        return self.method.deployed
+
     def deploy(self) -> Model:
         """Return the trained network from raw inputs to outputs, including the encoder."""
-        assert self.method is not None
-        model = self.method.deployed
+        model = self.network
         if isinstance(model.backbone, Features) and not isinstance(self.encoder, Features):
             complete = Model(self.encoder, model.neck, model.head, precision=model.precision)
             complete.recall, complete.scale = model.recall, model.scale
@@ -122,7 +127,7 @@ def encodes(spec: Spec) -> bool:
 
 
 def _reads_inputs(spec: Spec) -> bool:
-    return catalog.unwrap("methods", spec.method)[-1][1].load().reads_inputs
+    return catalog.inner_method(spec.method).reads_inputs
 
 
 def try_build(spec: Spec, episode: Episode, workspace: Workspace) -> None:
@@ -175,7 +180,7 @@ def _encoder(spec: Spec, dataset: Dataset, rows: np.ndarray, trained: Model | No
 def _encoder_options(spec: Spec, dataset: Dataset) -> dict[str, Any]:
     """Return the settings of the encoder; a linear regression on counts has one column of their table per output."""
     entry = catalog.lookup("encoders", spec.encoder)
-    solved = catalog.unwrap("methods", spec.method)[-1][1].load().full_batch
+    solved = catalog.inner_method(spec.method).full_batch
     if not entry.sparse or not solved or "dimension" in spec.encoder_args:
         return spec.encoder_args
     outputs = len(catalog.build("tasks", spec.task, options=spec.task_args).outputs(dataset.classes))

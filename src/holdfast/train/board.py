@@ -25,7 +25,6 @@ from holdfast.train.progress import ProgressListener
 from holdfast.train.queue import CHOSEN, Candidate, Finished, Unit, best_factors, next_units
 from holdfast.train.resolve import check_episode
 from holdfast.train.run import outputs_path, state_path, weights_path
-from holdfast.train.slate import is_simple
 from holdfast.train.workspace import Workspace
 
 MIN_STEPS = 100  # shorter runs do not show which rate is better
@@ -320,7 +319,11 @@ def unit_name(spec: Spec) -> str:
     """Return the method of a spec with its neck, and for a simple baseline its encoder."""
     name = spec.method if spec.neck in ("none", "projection") else f"{spec.neck}+{spec.method}"
     name = f"{GENERAL}+{name}" if spec.encoder == GENERAL else name
-    return f"{spec.encoder} + {name}" if is_simple(spec.method) and spec.method not in CONSTANT else name
+    return (
+        f"{spec.encoder} + {name}"
+        if catalog.inner_method(spec.method).full_batch and spec.method not in CONSTANT
+        else name
+    )
 
 
 def _candidate(name: str, spec: Spec, seeds: Sequence[int], *, search: bool) -> Candidate:
@@ -336,7 +339,12 @@ def _candidate(name: str, spec: Spec, seeds: Sequence[int], *, search: bool) -> 
 def is_searchable(spec: Spec) -> bool:
     """Whether the rate of a spec is worth a search: its encoder learns, long enough, and not on a stream."""
     entry = catalog.lookup("encoders", spec.encoder)
-    return learns(entry, spec.tune) and not is_simple(spec.method) and spec.plan != "stream" and spec.steps >= MIN_STEPS
+    return (
+        learns(entry, spec.tune)
+        and not catalog.inner_method(spec.method).full_batch
+        and spec.plan != "stream"
+        and spec.steps >= MIN_STEPS
+    )
 
 
 def sized(spec: Spec, rows: int, workspace: Workspace) -> Spec:

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.stopping import Deadline, format_seconds
+from holdfast.core.stopping import Deadline, format_seconds, parse_duration
 from holdfast.data.dataset import Dataset
+from holdfast.defaults import LIMIT
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.explain import explain
 from holdfast.stats.decision import Decision
@@ -17,6 +18,7 @@ from holdfast.stats.engagement import engagement_table
 from holdfast.stats.summary import Summary
 from holdfast.stats.table import flat_table
 from holdfast.train.board import Board, Failure, RateChoice
+from holdfast.train.progress import ProgressListener
 from holdfast.train.queue import Unit
 
 REPORT_FACTOR = 0.5  # time of combinations and report after the runs, as a multiple of that before the first one
@@ -95,6 +97,13 @@ class Schedule:
         """Return the form for `--json`."""
         left_out = [{"method": unit.name, "seed": unit.seed} for unit in self.left_out]
         return {**asdict(self), "estimated": None, "left_out": left_out}
+
+
+def time_limit(budget: str | None, started: float | None, watch: ProgressListener) -> Deadline:
+    """Return the deadline of a command with this budget, by default `defaults.LIMIT`, and show it to the listener."""
+    deadline = Deadline(LIMIT if budget is None else parse_duration(budget), started=started)
+    watch.limit(lambda: None if math.isinf(deadline.seconds) else deadline.left())
+    return deadline
 
 
 def limit_sentence(limit: float, *, default: bool) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput, Damaged, unknown
-from holdfast.defaults import plan_note
+from holdfast.defaults import AUTO, plan_note
 from holdfast.record import read
 from holdfast.spec import Spec
 from holdfast.stats.labels import BASELINE
@@ -18,8 +18,8 @@ from holdfast.train.assemble import augmentation, try_build
 from holdfast.train.jobs import Job
 from holdfast.train.plan import Episode
 from holdfast.train.settings import make_spec, min_domains, with_method, with_rates, with_slots
-from holdfast.train.slate import AUTO, baseline_specs, choose_methods, merge_identical, training_domains
-from holdfast.train.training_data import absent_classes_note, imbalance_note, small_domains_note
+from holdfast.train.slate import baseline_specs, choose_methods, merge_identical, training_domains
+from holdfast.train.training_data import DataOptions, absent_classes_note, imbalance_note, small_domains_note
 from holdfast.train.workspace import Workspace
 
 MACHINE = ("precision", "processes")  # the same experiment on another machine differs in these
@@ -31,8 +31,9 @@ GROUPED = tuple(f"{group}." for group in SHARED)
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Runs to resolve: methods x seeds x episodes of a plan, or complete specs; None means the default."""
+    """What a command asks for: methods x seeds x episodes of a plan, or complete specs; None means the default."""
 
+    data: DataOptions | None = None  # if the command reads data
     methods: Sequence[str] = ("erm",)  # ("auto",): the default slate; ("all",): every method that fits
     seeds: Sequence[int] = (0,)
     encoder: str = "auto"
@@ -53,6 +54,18 @@ class Request:
     continues: bool = False  # a trained network continues: test labels need not occur in the training rows
     model: Path | None = None  # folder that will hold the model; another experiment's model is never overwritten
     model_settings: Collection[str] | None = None  # settings in which an existing model must agree; None: all
+    out: Path | None = None  # folder of records and report
+    device: str = AUTO
+    cache: bool = True  # features of frozen encoders
+    analyse: Sequence[str] = ()  # analyses of every run
+    combinations: bool = False  # of finished runs
+    search_rate: bool | None = None  # try other learning rates; by default unless the request sets the rate
+
+    @property
+    def searches_rates(self) -> bool:
+        """Whether other learning rates are tried."""
+        fixed = self.lr is not None or "lr" in self.settings
+        return not fixed if self.search_rate is None else self.search_rate
 
 
 def method_names(methods: str | Sequence[str | type]) -> list[str]:

@@ -17,6 +17,7 @@ from holdfast.catalog.methods import DEFAULT_SLATE
 from holdfast.catalog.rates import default_rates
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
+from holdfast.defaults import AUTO
 from holdfast.spec import Spec
 from holdfast.stats.labels import CONSTANT, SIMPLE
 from holdfast.train.plan import Episode
@@ -24,7 +25,7 @@ from holdfast.train.select import source_folds
 from holdfast.train.settings import min_domains, required_necks, with_general_model, with_method, with_rates
 from holdfast.train.workspace import Workspace
 
-AUTO, ALL = "auto", "all"
+ALL = "all"
 WRAPPERS = {"moving": "moving-average", "swad": "swad"}  # methods that do what `average` does
 ADAPTING = ("coral", "dann")  # added to the slate if there are unlabelled examples; a frozen encoder needs a projection
 PLAIN_NECKS = ("none", "projection")  # a system of the slate replaces them by its own neck
@@ -67,7 +68,7 @@ def choose_methods(names: Iterable[str], spec: Spec, workspace: Workspace) -> li
         return fitting
     if names != [ALL]:
         return names
-    trained = [name for name in catalog.buildable_names("methods") if not is_simple(name)]
+    trained = [each for each in catalog.buildable_names("methods") if not catalog.inner_method(each).full_batch]
     reasons = {name: exclusion_reason(name, spec, domains) for name in trained}
     workspace.notes += [f"{name} left out: {reason}" for name, reason in reasons.items() if reason]
     return [name for name, reason in reasons.items() if not reason]
@@ -77,11 +78,6 @@ def _with_own_neck(name: str, spec: Spec) -> str:
     """Name the neck of a method that needs one if the others have a projection."""
     necks = () if "+" in name else required_necks(name, spec)
     return f"{necks[0]}+{name}" if necks and spec.neck == "projection" else name
-
-
-def is_simple(name: str) -> bool:
-    """Whether a method is a simple baseline, which `all` does not include."""
-    return catalog.unwrap("methods", name)[-1][1].load().full_batch
 
 
 def exclusion_reason(name: str, spec: Spec, domains: int) -> str:

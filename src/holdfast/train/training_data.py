@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,39 @@ def small_domains_note(dataset: Dataset) -> str:
     """Return a note on domains with so few rows that their scores are uncertain, or an empty string."""
     counts = np.bincount(dataset.domain[dataset.y >= 0] if dataset.unlabelled else dataset.domain)
     return small_domain_note({name: int(n) for name, n in zip(dataset.domains, counts, strict=False) if n})
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Where labelled examples come from, and how they are read."""
+
+    data: Source
+    columns: Mapping[str, str] | None = None
+    data_dir: Path | None = None
+    examples: int | None = None  # per domain, at most
+    unlabelled: Source | None = None  # examples without labels to adapt to
+    empty_labels: str = EMPTY_LABELS[0]
+    skip_bad: bool = False  # leave rows of tables with bad cells out
+
+    def load(self, settings: Mapping[str, Any]) -> Dataset:
+        """Read the data and check that the task of these settings can be trained on it."""
+        return training_data(task=settings.get("task"), settings=settings, **vars(self))
+
+    def words(self) -> list[str]:
+        """Return the words that name the data on the command line; empty for data from memory."""
+        if not isinstance(self.data, str | Path):
+            return []
+        pairs = (self.columns or {}).items()
+        words = [str(self.data), *(word for pair in pairs for word in ("--column", "=".join(pair)))]
+        words += [] if self.examples is None else ["--examples", str(self.examples)]
+        return words + ([] if self.data_dir is None else ["--data-dir", str(self.data_dir)])
+
+    def report_words(self) -> list[str]:
+        """Return these words with the options of unlabelled examples and bad rows, for a command in the report."""
+        words = self.words()
+        words += ["--unlabelled", str(self.unlabelled)] if words and isinstance(self.unlabelled, str | Path) else []
+        words += ["--empty-labels", self.empty_labels] if words and self.empty_labels != EMPTY_LABELS[0] else []
+        return words + (["--skip-bad"] if words and self.skip_bad else [])
 
 
 def training_data(
