@@ -44,7 +44,6 @@ from holdfast.train.resolve import Request, resolve, single_run
 from holdfast.train.resume import Saver, stop_at_signal
 from holdfast.train.run import train
 from holdfast.train.settings import GROUPS
-from holdfast.train.slate import is_simple
 from holdfast.train.workspace import Workspace, choose_device
 from holdfast.uncertainty.calibration import fit_calibration
 from holdfast.uncertainty.reference import fit_reference
@@ -200,7 +199,9 @@ def _adapt_network(
     watch = watch or ProgressListener()
     workspace = Workspace(dataset, choose_device(terms.device), on_encoding=watch.encoding)
     before = str(saved.record.spec["method"])
-    name = before if terms.method == "auto" and is_simple(before) else terms.method  # a refit on all domains
+    name = (
+        before if terms.method == "auto" and catalog.inner_method(before).full_batch else terms.method
+    )  # a refit on all domains
     method, options = choose_method(name, saved.model, saved.task, examples=bool(trained))
     request = _request(Spec(**saved.record.spec), method, terms, {**options, **terms.settings}, workspace.device)
     start, (seed,) = len(dataset) - len(new), request.seeds
@@ -353,7 +354,7 @@ def _spec(before: Spec, dataset: Dataset, device: torch.device) -> Spec:
         before = replace(before, plan="all", plan_args={}, method="erm", method_args={}, select=Spec.select)
     if any(entry.acts_on == "stream" for _, entry in catalog.unwrap("methods", before.method)):
         raise BadInput(f"method {before.method} learns one domain at a time: use adapt, or fit with another method")
-    if is_simple(before.method):
+    if catalog.inner_method(before.method).full_batch:
         raise BadInput(f"method {before.method} is fitted to all examples at once: use fit, or adapt for a new domain")
     precision = before.precision if device.type == "cuda" else "fp32"
     data = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
@@ -391,7 +392,7 @@ def _request(before: Spec, method: str, terms: Terms, settings: Mapping[str, Any
         if key.partition(".")[0] in FIXED:
             raise BadInput(f"'{key}' cannot change after the model was fitted: leave it out")
     skipped = {*FIXED, *(f"{group}_args" for group in GROUPS), "method", "select", "processes", "seed", "searched"}
-    skipped |= {"steps", "every"} if is_simple(before.method) else set()
+    skipped |= {"steps", "every"} if catalog.inner_method(before.method).full_batch else set()
     carried = {each.name: getattr(before, each.name) for each in fields(before) if each.name not in skipped}
     for group in ("encoder", "neck", "head", "task", "predict"):
         carried |= {f"{group}.{name}": value for name, value in getattr(before, f"{group}_args").items()}
