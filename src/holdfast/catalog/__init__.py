@@ -34,7 +34,8 @@ __all__ = [
     "ANALYSES", "AUGMENTATIONS", "DATASETS", "ENCODERS", "HEADS", "METHODS", "NECKS", "PLANS", "PREDICTIONS",
     "SECTIONS", "SELECTIONS", "TASKS", "Entry", "build", "build_neck", "buildable_names", "check_settings",
     "check_spec", "check_task", "default_note", "describe", "incompatibility", "inner_method", "lookup",
-    "no_settings_error", "register_dataset", "register_encoder", "register_method", "resolve_augmentation", "resolve_encoder", "unwrap",
+    "no_settings_error", "register_dataset", "register_encoder", "register_method", "resolve_augmentation",
+    "resolve_encoder", "unwrap",
     "user_parts",
 ]  # fmt: skip
 
