@@ -35,7 +35,7 @@ from holdfast.stats.table import flat_table
 from holdfast.train.comparison import REPORT_SHARE, limit_sentence, time_limit
 from holdfast.train.jobs import Engine, Failed, Job
 from holdfast.train.plan import MIN_ROWS, Episode
-from holdfast.train.progress import ProgressListener
+from holdfast.train.progress import Forwarding, ProgressListener
 from holdfast.train.resolve import EXPERIMENT, Request, check_records, method_names, resolve, seed_list
 from holdfast.train.settings import make_spec
 from holdfast.train.slate import choose_methods
@@ -245,14 +245,12 @@ def _write_config(spec: Spec, out: Path) -> Path:
     return write_text(out / f"best-{name}.json", json.dumps(config, indent=1) + "\n")
 
 
-class _StartOnce(ProgressListener):
+class _StartOnce(Forwarding):
     """Reports the number of runs of all rounds when the first round starts."""
 
-    def __init__(self, watch: ProgressListener | None, rounds: int) -> None:
-        self.watch, self.rounds, self.started = watch or ProgressListener(), rounds, False
-        self.begin, self.step, self.end = self.watch.begin, self.watch.step, self.watch.end
-        self.encoding, self.worker_steps = self.watch.encoding, self.watch.worker_steps
-        self.note, self.limit, self.unit = self.watch.note, self.watch.limit, self.watch.unit
+    def __init__(self, watch: ProgressListener, rounds: int) -> None:
+        super().__init__(watch)
+        self.rounds, self.started = rounds, False
 
     def start(self, total: int, finished: int) -> None:
         if not self.started:

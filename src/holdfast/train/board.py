@@ -108,7 +108,7 @@ class Board:
             self.specs[f"{name} #{same + 1}" if same else name] = spec
         candidates = [_candidate(name, spec, seeds, search=search) for name, spec in self.specs.items()]
         sizes = workspace.sizes or (len(workspace.dataset),)
-        self.request = queue.Request(tuple(candidates), sizes, limit)
+        self.slate = queue.Slate(tuple(candidates), sizes, limit)
         self.finished: dict[Unit, Finished] = {}
         self.records: dict[Unit, dict[str, RunRecord]] = {}  # of finished units, by episode
         self.failures: list[Failure] = []
@@ -122,7 +122,7 @@ class Board:
         """
         while True:
             # ask again after every change: a unit that has just finished may determine what comes next
-            units = next_units(self.finished, self.request)
+            units = next_units(self.finished, self.slate)
             # units without a waiting job are left to finish; one that needs all cores shares them with no other
             first = [each for each in units if each not in self.open or self.open[each].waiting][:2]
             first = first if all(self._at_once(each) > 1 for each in first) else first[:1]
@@ -173,8 +173,7 @@ class Board:
 
     def _jobs(self, unit: Unit) -> list[Job]:
         """Return one job per episode of a unit."""
-        spec = sized(self.specs[unit.name], self._rows(unit), self.workspace)
-        spec = replace(spec, seed=unit.seed)
+        spec = self._spec(unit)
         if unit.factor not in (1.0, CHOSEN):
             spec = replace(spec, lr=spec.lr * unit.factor)
         # with CHOSEN, every episode has the rate that is best for its own target
@@ -200,11 +199,17 @@ class Board:
         return self.engine.at_once(self.specs[unit.name], self.workspace)
 
     def _first_seed(self, unit: Unit) -> int:
-        return next(each.seeds[0] for each in self.request.candidates if each.name == unit.name)
+        return next(each.seeds[0] for each in self.slate.candidates if each.name == unit.name)
 
-    def _rows(self, unit: Unit) -> int:
-        # a spec with 0 rows uses all of them
-        return 0 if unit.rows >= len(self.workspace.dataset) else unit.rows
+    def _spec(self, unit: Unit) -> Spec:
+        """Return the spec of a unit at its default rate; one with 0 rows uses all of them."""
+        rows = 0 if unit.rows >= len(self.workspace.dataset) else unit.rows
+        return replace(sized(self.specs[unit.name], rows, self.workspace), seed=unit.seed)
+
+    def _first_choice(self, unit: Unit) -> dict[str, float]:
+        """Return the best factor per target for the first seed, which was run at every rate; empty for other units."""
+        is_first = unit.factor == 1.0 and unit.seed == self._first_seed(unit)
+        return best_factors(self.finished, unit) if is_first else {}
 
     def add(self, job: Job, outcome: Outcome) -> None:
         """Take note of the outcome of a job; after a failure the other runs of the unit do not begin."""
@@ -241,16 +246,16 @@ class Board:
 
     def unfinished(self) -> list[Unit]:
         """Return the units that began and were stopped, then others, of every candidate without a unit the first."""
-        waiting = [unit for unit in next_units(self.finished, self.request) if unit not in self.open]
+        waiting = [unit for unit in next_units(self.finished, self.slate) if unit not in self.open]
         units = [*self.open, *waiting]
         known = {unit.name for unit in (*self.finished, *units)}
         # candidates that the order has not reached, because their units depend on outcomes that do not exist
-        missing = [each for each in self.request.candidates if each.name not in known]
-        return [*units, *(Unit(each.name, each.seeds[0], 1.0, self.request.sizes[0]) for each in missing)]
+        missing = [each for each in self.slate.candidates if each.name not in known]
+        return [*units, *(Unit(each.name, each.seeds[0], 1.0, self.slate.sizes[0]) for each in missing)]
 
     def _in_order(self) -> list[Unit]:
         """Return the finished units in an order that does not depend on which of them finished first."""
-        order = {candidate.name: number for number, candidate in enumerate(self.request.candidates)}
+        order = {candidate.name: number for number, candidate in enumerate(self.slate.candidates)}
         return sorted(self.records, key=lambda unit: (order[unit.name], unit.rows, unit.seed, unit.factor))
 
     def results(self) -> list[RunRecord]:
@@ -264,8 +269,8 @@ class Board:
             by_episode = self.records[unit]
             if unit.factor not in (1.0, CHOSEN):
                 continue
-            # the first seed was run at every rate: take its run at the chosen one per target, as for the other seeds
-            factors = best_factors(self.finished, unit) if unit.factor == 1.0 and self._is_first(unit) else {}
+            # take the run of the first seed at the chosen rate per target, as for the other seeds
+            factors = self._first_choice(unit)
             for episode, record in by_episode.items():
                 if not factors:
                     records.append(record)
@@ -274,13 +279,9 @@ class Board:
                 records.append(self._adopted(own, unit, episode))
         return records
 
-    def _is_first(self, unit: Unit) -> bool:
-        return unit.seed == self._first_seed(unit)
-
     def _adopted(self, record: RunRecord, unit: Unit, episode: str) -> RunRecord:
         """Store a run again with the list of rates that it was chosen from, its outputs, weights and state."""
-        base = replace(sized(self.specs[unit.name], self._rows(unit), self.workspace), seed=unit.seed)
-        adopted = replace(record, spec=self._chosen(base, unit, episode).json())
+        adopted = replace(record, spec=self._chosen(self._spec(unit), unit, episode).json())
         out = self.workspace.out
         if out is not None and parallel.is_first() and not (out / "records" / f"{adopted.id}.json").exists():
             # links take no space on the disk; the record comes last, because it marks a finished run
@@ -294,10 +295,9 @@ class Board:
         """Return the rates that were chosen, per method and target, and for a model of all domains."""
         choices = []
         for unit in self._in_order():
-            factors = best_factors(self.finished, unit) if unit.factor == 1.0 and self._is_first(unit) else {}
-            if not factors:
+            if not (factors := self._first_choice(unit)):
                 continue
-            base = replace(sized(self.specs[unit.name], self._rows(unit), self.workspace), seed=unit.seed)
+            base = self._spec(unit)
             tried = {
                 each.factor: outcome for each, outcome in self.finished.items()
                 if each == replace(unit, factor=each.factor) and each.factor != CHOSEN

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from holdfast.nn.memory.recall import Recall
 from holdfast.record import packed
 from holdfast.spec import Spec
 from holdfast.tasks.base import Augmenting, Task
+from holdfast.train.assemble import GrowingVocabulary
 from holdfast.train.evaluate import adaptation_mix, check_memory, evaluation_outputs, score, validation_outputs
 from holdfast.train.fit import FitResult, fit
 from holdfast.train.initialise import fit_neck_and_head, initialise_parts
@@ -26,18 +27,6 @@ from holdfast.train.plan import Episode, PastStages, Stage, pool_small, rows_of
 from holdfast.train.recall import adapt_prototypes, attach, forget_unlabelled, observe_unlabelled
 from holdfast.train.resume import Saver
 from holdfast.train.select import Selection, across_folds, newest, source_folds
-
-
-class Following(Protocol):
-    """Inputs that change when the network learns new words."""
-
-    def words(self, domains: Sequence[Part]) -> Sequence[str]:
-        """Return the words of the given rows."""
-        ...
-
-    def examples(self, method: Method) -> Examples:
-        """Return all examples, prepared for the current network of the method."""
-        ...
 
 
 def train_stages(
@@ -49,7 +38,7 @@ def train_stages(
     *,
     selection: Selection,
     transform: Transform | None = None,
-    following: Following | None = None,
+    following: GrowingVocabulary | None = None,
     past: PastStages | None = None,
     saver: Saver | None = None,
     saved: dict[str, Any] | None = None,

@@ -240,16 +240,6 @@ class Workspace:
         self.features = {encoder: features}  # only the newest: a comparison has one encoder
         return features
 
-    def rows_to_encode(self, encoder: Backbone) -> int:
-        """Return the number of examples whose features the cache of a frozen encoder lacks."""
-        if self.cache is None or encoder in self.features:
-            return 0
-        if forms := encoder.concatenated():
-            return sum(map(self.rows_to_encode, forms))
-        if isinstance(encoder, LearnedPreparation):
-            return 0
-        return uncached_rows(self.dataset.raw, self._feature_groups(), key=_feature_key(encoder), folder=self.cache)
-
     def for_worker(self, *, threads: int, device: str = "") -> Workspace:
         """Return a copy for another process: absolute paths and the state of this process, nothing prepared."""
         assert self.out is not None
