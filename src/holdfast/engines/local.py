@@ -188,7 +188,7 @@ class _Pool:
             worker = self.start(next(i for i in range(self.limit + 1) if i not in used), alone, wide)
             self.workers.append(worker)
         limit = max(time.monotonic(), time.monotonic() + self.deadline.left()) + GRACE
-        (worker.fill if fills else worker.begin)(job, limit=limit)
+        worker.begin(job, limit=limit, fills=fills)
 
     def _starter(self, stack: ExitStack, job: Job) -> Callable[[int, bool, bool], _Worker]:
         """Return the function that starts the worker with an index, alone or next to others, or with all cores."""
@@ -323,18 +323,13 @@ class _Worker:
         self.sender = threading.Thread(target=_send_all, args=(self.connection, self.messages), daemon=True)
         self.sender.start()
 
-    def begin(self, job: Job, *, limit: float) -> None:
-        """Send a job; the worker is killed if it still runs at the limit."""
-        self._send(job, job, limit)
-
-    def fill(self, job: Job, *, limit: float) -> None:
-        """Let the worker compute the inputs of a job."""
-        self._send(job, Fill(job), limit)
-
-    def _send(self, job: Job, request: Job | Fill, limit: float) -> None:
-        self.job, self.limit, self.ending, self.fills = job, limit, False, request is not job
+    def begin(self, job: Job, *, limit: float, fills: bool = False) -> None:
+        """Send a job, or a request for its inputs; the worker is killed if it still runs at the limit."""
+        self.job, self.limit, self.ending, self.fills = job, limit, False, fills
         self.began = time.monotonic()
-        self.messages.put(pickle.dumps(request))  # `send` would share memory of tensors, which works with children only
+        self.messages.put(
+            pickle.dumps(Fill(job) if fills else job)
+        )  # `send` would share memory of tensors, which works with children only
 
     def end_run(self) -> None:
         """Let the worker save and end its run, because the time is up; it is killed if that takes too long."""

@@ -38,6 +38,7 @@ from holdfast.train.workspace import Workspace
 
 T = TypeVar("T")
 PACKAGE = Path(__file__).parents[1]
+KINDS = {Diverged: "diverged", OutOfMemory: "memory"}  # of failures; other bad input is "input"
 MAX_ATTEMPTS = 2  # of a run whose worker is killed, lacks memory or has a GPU fault; the second one is alone
 
 
@@ -58,12 +59,8 @@ def isolated(job: Job, workspace: Workspace, call: Callable[[], T]) -> T | Faile
         return Stopped()
     except Interrupted:
         raise
-    except Diverged as error:
-        return Failed(one_line(str(error)), "diverged")
-    except OutOfMemory as error:
-        return Failed(one_line(str(error)), "memory")
     except BadInput as error:
-        return Failed(one_line(str(error)), "input")
+        return Failed(one_line(str(error)), KINDS.get(type(error), "input"))
     except Exception as error:
         if parallel.active():
             raise

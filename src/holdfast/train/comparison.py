@@ -120,7 +120,8 @@ def model_seconds(records: Sequence[RunRecord], *, members: int = 1, workers: in
     On a GPU that many workers shared, a run alone is several times faster than each of them was.
     """
     shared = workers >= CROWD and bool(records) and records[0].machine.get("device") != "cpu"
-    return MODEL_FACTOR * members * longest_run(records) / (ALONE if shared else 1.0)
+    longest = max((float(record.cost.get("seconds") or 0.0) for record in records), default=0.0)
+    return MODEL_FACTOR * members * longest / (ALONE if shared else 1.0)
 
 
 def reserve(board: Board, *, limit: float, model: bool, before: float) -> float:
@@ -131,11 +132,6 @@ def reserve(board: Board, *, limit: float, model: bool, before: float) -> float:
     report = REPORT_FACTOR * before + REPORT_SHARE * min(limit, 600.0)
     training = model_seconds(leading(board), workers=board.workers) if model else 0.0
     return min(report, MOST_RESERVED * limit) + min(training, MOST_RESERVED * limit)
-
-
-def longest_run(records: Sequence[RunRecord]) -> float:
-    """Return the seconds of the longest of some runs; 0 without any."""
-    return max((float(record.cost.get("seconds") or 0.0) for record in records), default=0.0)
 
 
 def leading(board: Board) -> list[RunRecord]:

@@ -56,10 +56,12 @@ def imbalance_note(dataset: Dataset, metric: str) -> str:
     return f"the {words} only {share} of the rows, {cause}: use --metric macro_f1 or balanced_accuracy"
 
 
-def small_domains_note(dataset: Dataset) -> str:
-    """Return a note on domains with so few rows that their scores are uncertain, or an empty string."""
+def scoring_notes(dataset: Dataset, task: str, metric: str) -> list[str]:
+    """Return notes on what scores hide: missing and rare classes, and domains with few rows; empty ones included."""
     counts = np.bincount(dataset.domain[dataset.y >= 0] if dataset.unlabelled else dataset.domain)
-    return small_domain_note({name: int(n) for name, n in zip(dataset.domains, counts, strict=False) if n})
+    small = small_domain_note({name: int(n) for name, n in zip(dataset.domains, counts, strict=False) if n})
+    classes = [absent_classes_note(dataset), imbalance_note(dataset, metric)] if task == "classify" else []
+    return [*classes, small]
 
 
 @dataclass(frozen=True)
