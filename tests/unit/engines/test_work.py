@@ -15,14 +15,8 @@ from holdfast.train.workspace import Workspace
 
 
 @pytest.fixture(scope="module")
-def workspace():
-    return Workspace(world("vector", "rotation", domains=3, size=24), cache=None)
-
-
-@pytest.fixture(scope="module")
-def specs(workspace):
+def specs(spec):
     """Three specs that train and one, the third, that diverges."""
-    spec = make_spec(workspace.dataset, steps=12, batch=4, settings={"encoder.hidden": [4], "every": 4})
     return [spec, replace(spec, seed=1), replace(spec, lr=1e30, optimizer="sgd"), replace(spec, method="coral")]
 
 
