@@ -27,12 +27,12 @@ from holdfast.final_model import refit as refit
 from holdfast.record import RunRecord
 from holdfast.report.page import write_report
 from holdfast.spec import Spec
-from holdfast.stats.labels import BASELINE, SIMPLE, Groups, is_collapsed, settings_key
+from holdfast.stats.labels import BASELINE, SIMPLE, is_collapsed, settings_key
 from holdfast.stats.summary import Summary, summarise
 from holdfast.train.analyses import analysis_notes, choose_analyses, data_notes
-from holdfast.train.board import Board, Failure, RateChoice, final_rates, rate_notes
+from holdfast.train.board import Board, RateChoice, final_rates, rate_notes
 from holdfast.train.comparison import Comparison as Comparison
-from holdfast.train.comparison import limit_sentence, reserve, schedule_of, time_limit
+from holdfast.train.comparison import failure_notes, limit_sentence, reserve, sample_note, schedule_of, time_limit
 from holdfast.train.jobs import Engine
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import EXPERIMENT, Request, method_names, resolve, seed_list
@@ -304,30 +304,6 @@ def fit(
     valid = {domain: scores[used] for domain, scores in trained.record.stages[-1]["valid"].items()}
     notes = (*dataset.notes, *words, *trained.notes)
     return Fitted(trained.model, out, trained.record, used, valid, rate, notes)
-
-
-def failure_notes(failures: Sequence[Failure]) -> list[str]:
-    """Return one sentence per method that failed, with its first cause."""
-    first: dict[str, Failure] = {}
-    for failure in failures:
-        first.setdefault(failure.unit.name, failure)
-    return [f"{name} failed ({each.episode or 'before its first run'}): {each.cause}" for name, each in first.items()]
-
-
-def sample_note(groups: Groups, total: int) -> str:
-    """Return a sentence on the rows that methods were trained and tested on, if these are not all."""
-    sizes = {label: group[0].spec.get("rows") or total for label, group in groups.items()}
-    if set(sizes.values()) <= {total}:
-        return ""
-    by_size: dict[int, list[str]] = {}
-    for label, rows in sizes.items():
-        by_size.setdefault(rows, []).append(label)
-    texts = [
-        f"{rows:,} rows for {', '.join(label.removesuffix(f' ({rows:,} rows)') for label in labels)}"
-        for rows, labels in sorted(by_size.items())
-        if rows < total
-    ]
-    return f"trained and tested on a stratified sample of the {total:,} rows: {'; '.join(texts)}"
 
 
 def _sample_sizes(specs: Sequence[Spec], workspace: Workspace) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.explain import explain
 from holdfast.stats.decision import Decision
 from holdfast.stats.engagement import engagement_table
+from holdfast.stats.labels import Groups
 from holdfast.stats.summary import Summary
 from holdfast.stats.table import flat_table
 from holdfast.train.board import Board, Failure, RateChoice
@@ -177,3 +178,27 @@ def _names(units: Sequence[Unit], finished: Mapping[Unit, object]) -> str:
     for names, what in ((larger, "more rows for"), (rates, "other learning rates of"), (seeds, "further seeds of")):
         texts += [f"{what} {', '.join(names)}"] if names else []
     return "; ".join(texts)
+
+
+def failure_notes(failures: Sequence[Failure]) -> list[str]:
+    """Return one sentence per method that failed, with its first cause."""
+    first: dict[str, Failure] = {}
+    for failure in failures:
+        first.setdefault(failure.unit.name, failure)
+    return [f"{name} failed ({each.episode or 'before its first run'}): {each.cause}" for name, each in first.items()]
+
+
+def sample_note(groups: Groups, total: int) -> str:
+    """Return a sentence on the rows that methods were trained and tested on, if these are not all."""
+    sizes = {label: group[0].spec.get("rows") or total for label, group in groups.items()}
+    if set(sizes.values()) <= {total}:
+        return ""
+    by_size: dict[int, list[str]] = {}
+    for label, rows in sizes.items():
+        by_size.setdefault(rows, []).append(label)
+    texts = [
+        f"{rows:,} rows for {', '.join(label.removesuffix(f' ({rows:,} rows)') for label in labels)}"
+        for rows, labels in sorted(by_size.items())
+        if rows < total
+    ]
+    return f"trained and tested on a stratified sample of the {total:,} rows: {'; '.join(texts)}"
