@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast import world
 from holdfast.data.sampling import BINS, LEAST, nested_order, sample_sizes
-from holdfast.defaults import FEWEST_ENCODED, first_sample
+from holdfast.defaults import FEWEST_ENCODED, fewest_of_sample, first_sample
 
 SMALL, LARGE, OTHER = 5, 300, 100
 
@@ -107,3 +107,12 @@ def test_the_first_sample_suits_what_is_computed(kind, tuned, pretrained, device
     rows = first_sample(kind, tuned=tuned, pretrained=pretrained, device=device, tokens=tokens)
     assert rows == expected
     assert set(sample_sizes(50_000, rows)[:-1]) <= set(sample_sizes(50_000, FEWEST_ENCODED))
+
+
+@pytest.mark.parametrize(("spent", "expected"), [(0.0, 500), (0.19, 500), (0.2, 250), (0.35, 125), (0.9, 125)])
+def test_a_late_start_halves_the_first_sample(spent, expected):
+    assert first_sample("text", tuned=False, pretrained=True, device="cpu", tokens=64, spent=spent) == expected
+
+
+def test_graphs_without_a_gpu_begin_with_fewer_steps():
+    assert fewest_of_sample("graph", "cpu") < fewest_of_sample("graph", "cuda") == fewest_of_sample("table", "cpu")
