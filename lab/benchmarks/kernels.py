@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from holdfast.core.kernels import without_kernels
+from holdfast.accel.registry import without_kernels
 from holdfast.core.seeds import generator
 from holdfast.data.batches import Batches
 from holdfast.data.synthetic import world
@@ -42,7 +42,7 @@ class Network:
 _VIT: dict[str, Any] = {"encoder": "vit-s/16", "tune": "full", "encoder.size": 224}
 _TEXT: dict[str, Any] = {"encoder": "minilm", "tune": "full"}
 _RESNET: dict[str, Any] = {"encoder": "resnet50", "tune": "full", "encoder.size": 224}
-_AUGMENT = "holdfast.data.augment_kernels"
+_AUGMENT = "holdfast.accel.augment_kernels"
 NETWORKS = {
     "ViT-S/16": Network("image", "rotation", _VIT, ("norm", "attention"), 54),
     "GMoE, top 1": Network("image", "rotation", {**_VIT, "neck": "experts", "neck.top": 1}, ("experts",), 54),

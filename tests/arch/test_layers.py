@@ -13,6 +13,8 @@ from tests.arch.sources import Source, sources
 ORDER = (
     ("core",),
     ("record", "spec", "defaults"),
+    ("ops",),
+    ("accel",),
     ("nn", "data"),
     ("tasks",),
     ("methods",),

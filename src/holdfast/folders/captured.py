@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from holdfast.accel.cuda_graphs import GRAPH_LOCK, can_capture, capture_key
 from holdfast.core import inputs
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.methods.captured import CudaRecorder, Recorder
-from holdfast.nn.cuda_graphs import GRAPH_LOCK, can_capture, capture_key
 
 WARMUP_PASSES = 2  # eager passes of a shape before it is captured
 MAX_SHAPES = 24

@@ -18,14 +18,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from holdfast.accel.cuda_graphs import GRAPH_LOCK, capture_key, memory_pool, side_stream
+from holdfast.accel.registry import fused_kernels
 from holdfast.core import inputs, parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import warn
-from holdfast.core.kernels import fused_kernels
 from holdfast.core.seeds import rng_state, set_rng_state
 from holdfast.core.tape import collect_shares, mean_shares
 from holdfast.methods.base import Method, Metrics
-from holdfast.nn.cuda_graphs import GRAPH_LOCK, capture_key, memory_pool, side_stream
 
 WARMUP_STEPS = 3  # eager steps before the first graph is captured; one for every further key
 CHECKED_STEPS = 2  # replays of the first graph that are compared with an eager step; one of every further graph

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from holdfast.core.kernels import fused_kernels
+from holdfast.accel.batch_norm import normed
+from holdfast.accel.registry import fused_kernels
 from holdfast.nn.backbones.resnet import ResNet
-from holdfast.nn.batch_norm import normed
 
 CASES = list(product((False, True), repeat=3))  # residual, relu, training
 

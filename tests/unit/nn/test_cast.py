@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from holdfast.core.kernels import fused_kernels
-from holdfast.nn.cast import cast_together, patches, weights_cast_once
+from holdfast.accel.cast import cast_together, patches, weights_cast_once
+from holdfast.accel.registry import fused_kernels
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck

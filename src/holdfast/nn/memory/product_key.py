@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from holdfast.accel.registry import kernels
 from holdfast.core.errors import BadInput
-from holdfast.core.kernels import kernels
 from holdfast.core.settings import checked_settings, retired_settings, setting
 from holdfast.nn.memory.initialise import (
     INITS,

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from holdfast.core.kernels import kernels
+from holdfast.accel.registry import kernels
 from holdfast.nn.engagement import overwritten
 
 MULTIPLY_BELOW = 64  # on a GPU, a table with at most this many rows per chosen row is multiplied as a matrix

@@ -11,7 +11,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
 from holdfast.nn.recurrent import layout
 from holdfast.nn.recurrent.layer import RecurrentLayer
-from holdfast.nn.recurrent.reference import InitialState
+from holdfast.ops.recurrent_step import InitialState
 
 LENGTHS = torch.tensor([3, 6, 1, 6, 2])
 CELLS = ["lstm", "gru"]

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from holdfast.nn.recurrent import loop
-from holdfast.nn.recurrent.cells import CELLS, LSTM
-from holdfast.nn.recurrent.loop import fold, unroll
-from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights, reference_step
+from holdfast.accel import recurrent_loop as loop
+from holdfast.accel.recurrent_loop import fold, unroll
+from holdfast.ops.cells import CELLS, LSTM
+from holdfast.ops.recurrent_step import InitialState, Schedule, Weights, reference_step
 
 ACTIVE = (3, 3, 2, 1)
 

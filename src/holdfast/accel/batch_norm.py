@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from holdfast.core.kernels import fused, kernels
+from holdfast.accel.registry import fused, kernels
 
 COLUMNS = 64  # the number of channels must be a multiple
 

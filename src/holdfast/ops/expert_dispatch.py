@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.core.kernels import constant
+from holdfast.core.dynamo import constant
 
 _grouped_mm = getattr(F, "grouped_mm", None)  # torch 2.10 and later
 _capability = functools.cache(torch.cuda.get_device_capability)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from holdfast.core.kernels import fused, kernels
+from holdfast.accel.registry import fused, kernels
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)  # of exactly these types: a subclass may compute something else
 COLUMNS, MIN_ROWS = 64, 1024  # of a gradient whose sums a kernel takes: a multiple, and the least number

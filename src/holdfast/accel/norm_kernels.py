@@ -8,7 +8,7 @@ import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.core.kernels import ceil_div, kernel, launch, power_of_two
+from holdfast.accel.registry import ceil_div, kernel, launch, power_of_two
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 ROWS, COLS = 64, 64  # tile of a program; c must be a multiple of COLS

@@ -8,7 +8,7 @@ import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.core.kernels import ceil_div, kernel, launch, power_of_two
+from holdfast.accel.registry import ceil_div, kernel, launch, power_of_two
 
 FOLD_COLS, FOLD_DEPTH = 32, 32  # tile of the weight in `fold`
 BAND, BAND_COLS = 16, 64  # tile of the weight in `unfold`: one program per band of rows

@@ -4,18 +4,18 @@ Shapes: b rows, p rows of all steps together, a rows of one step, g directions, 
 d value width. Rows are ordered as in `reference`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from holdfast.core.kernels import fused, fused_kernels
+from holdfast.accel.cuda_graphs import GRAPH_LOCK, CapturedPasses, GraphCache, can_capture, capture_key, copy_out
+from holdfast.accel.registry import fused, fused_kernels, kernels
 from holdfast.core.tape import is_recording
-from holdfast.nn.cuda_graphs import GRAPH_LOCK, CapturedPasses, GraphCache, can_capture, capture_key, copy_out
-from holdfast.nn.recurrent.cells import BLOCKS, Cell
-from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights
+from holdfast.ops.cells import BLOCKS, Cell
+from holdfast.ops.recurrent_step import InitialState, Schedule, Weights
 
 Tensors = Sequence[Tensor | None]  # inputs, the two tensors of an initial state or None, then the weights
 INPUTS = 3 + len(Weights._fields)
@@ -164,6 +164,7 @@ def run_forward(tensors: Tensors, cell: Cell, schedule: Schedule, *, save: bool 
     first = _first_state(start, states, inner, b)
     keys_t = weights.keys.mT.contiguous()  # a product with a transposed matrix takes a third longer
     folded, gates = fold(x, weights), []
+    cell_forward, _ = _in_place(cell, x)
     for step in schedule.steps():
         sums, before = projected[:, step.now], step.before
         h, c = first if before is None else (states[:, before], inner[:, before])
@@ -186,7 +187,7 @@ def run_forward(tensors: Tensors, cell: Cell, schedule: Schedule, *, save: bool 
                 _add_product(sums[..., by_input], share, folded)
             read += [share] if save else []
         # writes the states of this step in place, and turns the sums into the gates that the backward pass needs
-        cell.forward(sums, states[:, step.now], inner[:, step.now], h, c)
+        cell_forward(sums, states[:, step.now], inner[:, step.now], h, c)
         if save:
             gates.append(sums)
     return Trace(states, inner, torch.cat(read, 1), torch.cat(contents, 1), tuple(gates))
@@ -212,13 +213,14 @@ def run_backward(
     grad_start = None if start is None else _zeros(states, b)
     sums = x.new_empty(*x.shape[:2], BLOCKS * width)
     grad_contents, grad_scores = [contents[:, :0]], [read[:, :0]]  # per step, in order
+    _, cell_backward = _in_place(cell, x)
     # in reverse order: `grad` (g, p, h) collects what later steps add to the state of a step before it is used
     for step, gate in reversed(list(zip(schedule.steps(), gates, strict=True))):
         before, now = step.before, step.now
         h, c = first if before is None else (states[:, before], inner[:, before])
         # gradient of the sums of this step (g, a, 4h), kept for all steps: the weights need it after the loop
         out = sums[:, now]
-        direct = cell.backward(gate, inner[:, now], h, c, grad[:, now], grad_inner[:, : step.rows], out)
+        direct = cell_backward(gate, inner[:, now], h, c, grad[:, now], grad_inner[:, : step.rows], out)
         earlier = grad_start if before is None else grad[:, before]
         if earlier is None:  # without an initial state the scores of the first step are constant
             to_before = None
@@ -283,6 +285,12 @@ def _add_product(sums: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         return sums.baddbmm_(x, weight)
     fast.product(x, weight, sums, sums)
     return sums
+
+
+def _in_place(cell: Cell, x: Tensor) -> tuple[Callable[..., None], Callable[..., Tensor | None]]:
+    """Return forward and backward pass of a cell, which are kernels on a GPU."""
+    fast = kernels("recurrent", x)
+    return (cell.forward, cell.backward) if fast is None else fast.CELLS[cell]
 
 
 def _columns(blocks: slice, width: int) -> slice:

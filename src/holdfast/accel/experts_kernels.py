@@ -7,7 +7,7 @@ import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.core.kernels import ceil_div, kernel, launch
+from holdfast.accel.registry import ceil_div, kernel, launch
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 ROWS, COLS = 32, 128

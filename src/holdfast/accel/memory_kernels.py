@@ -7,7 +7,7 @@ import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.core.kernels import ceil_div, kernel, launch, power_of_two
+from holdfast.accel.registry import ceil_div, kernel, launch, power_of_two
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # one program holds in registers: the scores or pair sums it selects from, a table row
