@@ -183,15 +183,6 @@ def gather(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
     return out
 
 
-def weight_gradient(table: Tensor, rows: Tensor, grad: Tensor) -> Tensor:
-    """Return <grad_b, table[rows_bk]> (b, k): the gradient of the weights of a table that needs no gradient."""
-    (b, k), d = rows.shape, table.shape[1]
-    out = torch.empty(b, k, dtype=torch.float32, device=table.device)
-    cols = min(256, power_of_two(d))
-    launch(_weight_gradient, (b,), (table, rows, grad, out), k, d, ROWS=16, COLS=cols, num_warps=4)
-    return out
-
-
 def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of the table and of the weights.
 
@@ -229,22 +220,6 @@ def _gather(table, rows, weights, out, k, d, chunks, ROWS: tl.constexpr, COLS: t
         tile = tl.load(table + row[:, None] * d + cols[None, :], mask=real, other=0).to(tl.float32)
         total += weight[:, None] * tile
     tl.store(out + b * d + cols, tl.sum(total, 0), mask=inside)
-
-
-@kernel
-def _weight_gradient(table, rows, grad, out, k, d, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """One program per query."""
-    b = tl.program_id(0).to(tl.int64)
-    for first in range(0, k, ROWS):
-        j = first + tl.arange(0, ROWS)
-        row = tl.load(rows + b * k + j, mask=j < k, other=0).to(tl.int64)
-        total = tl.zeros((ROWS, COLS), tl.float32)
-        for left in range(0, d, COLS):
-            cols = left + tl.arange(0, COLS)
-            g = tl.load(grad + b * d + cols, mask=cols < d, other=0).to(tl.float32)
-            real = (j < k)[:, None] & (cols < d)[None, :]
-            total += g[None, :] * tl.load(table + row[:, None] * d + cols[None, :], mask=real, other=0).to(tl.float32)
-        tl.store(out + b * k + j, tl.sum(total, 1), mask=j < k)
 
 
 @kernel

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from holdfast.accel.table_reads import select_pairs
 from holdfast.core.errors import BadInput
-from holdfast.nn.memory.product_key import ProductKeyMemory, select
+from holdfast.nn.memory.product_key import ProductKeyMemory
 from tests.devices import GPU
 
 B, WIDTH = 11, 12
@@ -65,7 +66,7 @@ def test_kernels_select_the_best_pairs(n, k, dtype, kernel_device):
 def test_kernels_select_a_diverged_key(n, kernel_device):
     scores = torch.randn(2, 6, n, device=kernel_device)
     scores[0, :, 5] = torch.nan
-    weights, slots = select(scores, 4, heads=2)
+    weights, slots = select_pairs(scores, 4, heads=2)
     assert bool((slots // n == 5).any(-1).all())
     assert bool(weights.isnan().any(-1).all())
 
@@ -84,13 +85,13 @@ class NoGradient(torch.autograd.Function):
 
 def test_weights_without_a_gradient(kernel_device):
     scores = torch.randn(2, 6, 9, device=kernel_device, requires_grad=True)
-    result = NoGradient.apply(select(scores, 4, heads=2)[0])
+    result = NoGradient.apply(select_pairs(scores, 4, heads=2)[0])
     assert torch.autograd.grad(result.sum(), scores, allow_unused=True) == (None,)
 
 
 def check_selection(scores, k):
     """Compare with all pairs; in bf16 many scores are equal."""
-    weights, slots = (part.transpose(0, 1).flatten(0, 1) for part in select(scores, k, heads=2))  # (r, k) both
+    weights, slots = (part.transpose(0, 1).flatten(0, 1) for part in select_pairs(scores, k, heads=2))  # (r, k) both
     every = (scores[0].float()[:, :, None] + scores[1].float()[:, None]).flatten(1)  # (r, n n)
     chosen = every.gather(1, slots)
     assert torch.equal(chosen.sort(descending=True).values, every.topk(k).values)
@@ -104,7 +105,7 @@ def test_derivatives_of_selecting_kernels(n, k, kernel_device):
     probe = torch.randn(3, 2, k, device=kernel_device)
     results = []
     for leaf in (scores.clone().requires_grad_(), scores.double().requires_grad_()):
-        weights, slots = select(leaf, k, heads=2)
+        weights, slots = select_pairs(leaf, k, heads=2)
         order = slots.argsort()
         total = (weights.gather(-1, order) * probe.to(leaf.dtype)).sum()
         results.append(torch.autograd.grad(total, leaf)[0])

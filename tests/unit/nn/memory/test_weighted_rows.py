@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from holdfast.nn.memory.read import weighted_rows
+from holdfast.accel.table_reads import weighted_rows
 from tests.devices import GPU
 
 # rounding of the result: both sides accumulate in a wider type
