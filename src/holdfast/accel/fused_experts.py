@@ -6,7 +6,6 @@ cosine
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from holdfast.accel.registry import kernels, module
 from holdfast.ops.balance import Config
-from holdfast.ops.expert_dispatch import grouped_mm, supports_grouped_mm
+from holdfast.ops.expert_dispatch import expert_one_hot, grouped_mm, sum_pairs, supports_grouped_mm
 from holdfast.ops.routing import MAX_ARGMAX, MAX_SCALE
 
 MAX_EXPERTS = 32  # product tiles of the kernels hold all experts
@@ -87,10 +86,12 @@ def fused_experts(
 
 
 def supported(u: Tensor, dtype: torch.dtype, config: Config, weights: Weights) -> bool:
-    """Whether the kernels apply to tokens (t, d) with products in `dtype`; they take both biases or none."""
-    if torch.compiler.is_compiling() or (weights.up_bias is None) != (weights.down_bias is None):
+    """Whether the kernels apply to tokens (t, d) with products in `dtype`; they do not have every setting."""
+    if torch.compiler.is_compiling() or config.gate == "renormalised" or config.form != "logit":
         return False
-    if config.top > MAX_ARGMAX or weights.up.shape[0] > MAX_EXPERTS or kernels("experts", u) is None:
+    if config.top > MAX_ARGMAX or weights.up.shape[0] > MAX_EXPERTS:
+        return False
+    if weights.up_bias is None or weights.down_bias is None or kernels("experts", u) is None:
         return False
     return supports_grouped_mm(u, weights.up, dtype) and not weights.down.data_ptr() % 16
 
@@ -134,12 +135,10 @@ class FusedExperts(torch.autograd.Function):
         needs = ctx.needs_input_grad
         if all(grad is None for grad in grads):
             return (None,) * len(needs)
-        # of the tokens and the weights; the four arguments between them are no tensors that learn
-        needs_grad = needs[0], *needs[5:]
-        gradients = backward(config, mask, rows, weights._replace(up=up, down=down), saved, needs_grad, *grads)
-        # `cast` changed the dtypes of the tokens and of two weights
-        dtypes = {0: u.dtype, 1: weights.up.dtype, 3: weights.down.dtype}
-        by_u, *by_weights = (g if g is None or i not in dtypes else g.to(dtypes[i]) for i, g in enumerate(gradients))
+        narrow = weights._replace(up=up, down=down)
+        gradients = backward(config, mask, rows, narrow, saved, *grads, needs_u=needs[0])
+        pairs = zip(gradients, (u, *weights), strict=True)
+        by_u, *by_weights = (None if grad is None else grad.to(tensor.dtype) for grad, tensor in pairs)
         return by_u, None, None, None, None, *by_weights
 
 
@@ -149,7 +148,7 @@ def forward(
     """Return states (t, d), the weighted loss, statistics and saved tensors, for rows and weights after `cast`."""
     experts, routing = modules()
     up, up_bias, down, down_bias, weight, bias, directions, log_scale = _contiguous(weights)
-    rows, (t, _), e, q, tutel = rows.contiguous(), u.shape, up.shape[0], weight.shape[0], config.form == "tutel"
+    rows, (t, _), e, q = rows.contiguous(), u.shape, up.shape[0], weight.shape[0]
     # scores: dots (E W) u + E b in fp32, because rounding changes choices; the norm of the query may be narrow
     folded, folded_bias, both, narrow_bias = routing.fold(weight, bias, directions, rows.dtype)
     query = F.linear(rows, both[:q], narrow_bias)  # (t, q)
@@ -157,70 +156,53 @@ def forward(
     torch.addmm(folded_bias, u.float(), folded.T, out=dots)  # autocast does not apply to products with `out`
     scores, noisy, chosen, gates, notes, counts = routing.route(
         dots, query, directions, log_scale, noise, mask, max_log_scale=math.log(MAX_SCALE), sigma=config.noise,
-        top=config.top, renormalise=config.gate != "raw", inverse_sigma=1 / config.sigma, tutel=tutel,
-        balanced=config.weight > 0,
+        top=config.top, shared=config.gate == "preserving", inverse_sigma=1 / config.sigma, balanced=config.weight > 0,
     )  # fmt: skip
     # pairs sorted by expert, so that each grouped product reads the rows of one expert after another
-    pairs, (loss, first, second, importance, load) = routing.sort_pairs(
-        chosen, counts, notes, e, weight=config.weight, tutel=tutel
-    )
+    pairs, (loss, first, second, importance, load) = routing.sort_pairs(chosen, counts, notes, e, weight=config.weight)
     order, position, token, expert, ends = pairs
     x = rows.index_select(0, token)
     # (s, d) -> (s, h) -> (s, d); the result of GELU is not saved: the backward pass computes it again
     before = grouped_mm(x, up.transpose(-2, -1), ends)
     hidden = experts.gelu(before, up_bias, expert)
     y = grouped_mm(hidden, down.transpose(-2, -1), ends)
-    out = experts.combine(y, down_bias, gates, expert, position, t)
+    out = experts.combine(y, down_bias, gates, expert, position)
     saved = Saved(scores, chosen, both, query, notes, gates, order, position, token, expert, ends, x, before, y, noisy)
     loss, losses = (loss, (first, second, importance)) if config.weight else (None, None)
     return out, loss, Stats(scores, chosen, load, losses), saved
 
 
 def backward(
-    config: Config, mask: Tensor | None, rows: Tensor, weights: Weights, saved: Saved, needs_grad: Sequence[bool],
-    by_out: Tensor | None, by_loss: Tensor | None,
+    config: Config, mask: Tensor | None, rows: Tensor, weights: Weights, saved: Saved,
+    by_out: Tensor | None, by_loss: Tensor | None, *, needs_u: bool,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """Return the gradients of rows and weights in their dtypes, None where not needed or zero."""
+    """Return the gradients of rows, with `needs_u`, and of all weights in the dtype of the products."""
     experts, routing = modules()
     up, up_bias, down, down_bias, *router = _contiguous(weights)
-    u_needs, needs = needs_grad[0], Weights(*needs_grad[1:])  # pyright: ignore[reportArgumentType]
     ends, max_log_scale, t = saved.ends, math.log(MAX_SCALE), rows.shape[0]
     by_up = by_up_bias = by_down = by_down_bias = by_u = None
     if by_out is None:
         # only the balance loss has a gradient: it passes through the router alone
         by_gates = torch.zeros_like(saved.gates)
     else:
-        by_y, sums_down, by_gates = experts.combine_backward(
+        # the forward pass in reverse: combine, down, GELU, up; the gradient of GELU overwrites that of its result
+        by_y, by_gates = experts.combine_backward(
             saved.y, down_bias, saved.gates, saved.expert, saved.order, by_out.contiguous()
         )
-        # the forward pass in reverse: combine, down, GELU, up; the gradient of GELU overwrites `by_hidden`
-        by_hidden = grouped_mm(by_y, down, ends)
-        by_before, sums_up, hidden = experts.gelu_backward(
-            saved.before, up_bias, saved.expert, by_hidden, recompute=needs.down
-        )
-        if needs.up_bias or needs.down_bias:
-            by_up_bias, by_down_bias = experts.bias_gradients(sums_up, up_bias, sums_down, down_bias, ends)
-        if hidden is not None:
-            by_down = grouped_mm(by_y.T, hidden, ends)
-        if needs.up:
-            by_up = grouped_mm(by_before.T, saved.x, ends)
-        if u_needs:
-            by_x = grouped_mm(by_before, up, ends)
-            # one pair per token: a selection of rows in place of a sum
-            if config.top == 1:
-                by_u = by_x.index_select(0, saved.position)
-            else:
-                by_u = experts.combine(by_x, None, None, saved.token, saved.position, t)
-    if not u_needs and not any(needs[4:]):
-        return None, by_up, by_up_bias, by_down, by_down_bias, None, None, None, None
+        by_before, hidden = experts.gelu_backward(saved.before, up_bias, saved.expert, grouped_mm(by_y, down, ends))
+        by_down, by_up = grouped_mm(by_y.T, hidden, ends), grouped_mm(by_before.T, saved.x, ends)
+        one_hot = expert_one_hot(saved.expert, len(up), by_y.dtype).T
+        by_up_bias, by_down_bias = ((one_hot @ grad)[: len(up)] for grad in (by_before, by_y))
+        if needs_u:
+            by_u = sum_pairs(grouped_mm(by_before, up, ends), saved.position, t)
     joined, sums = routing.route_backward(
         saved.scores, saved.noisy, saved.chosen, mask, saved.notes, saved.query, weights.log_scale, by_gates, by_loss,
-        max_log_scale=max_log_scale, gate=config.gate, inverse_sigma=1 / config.sigma,
-        tutel=config.form == "tutel", weight=config.weight,
+        max_log_scale=max_log_scale, shared=config.gate == "preserving", inverse_sigma=1 / config.sigma,
+        weight=config.weight,
     )  # fmt: skip
     # `joined` (t, w) has the gradients of query and dots: two products give those of W, E W and the tokens
     by_router = routing.unfold(*router, saved.notes[t:], sums, joined.T @ rows, max_log_scale)
-    if u_needs:
+    if needs_u:
         by_u = joined @ saved.both if by_u is None else by_u.addmm_(joined, saved.both)
     return by_u, by_up, by_up_bias, by_down, by_down_bias, *by_router
 

@@ -197,11 +197,9 @@ def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor) -> tup
     launch(_edges, (ceil_div(len(row), 1024),), (row, starts, ends), len(row), BLOCK=1024)
     # every row is written, with zeros where nothing was chosen, so that the memory needs no initial zeros
     grad_rows = table.new_empty(m, d)
-    cols = max(1, power_of_two(d) // 2)
-    launch(_row_gradients, (ceil_div(m, PER_PROGRAM),),
-        (table, grad, order, weights, starts, ends, grad_rows, grad_weights), m, d,
-        K=k, PER_PROGRAM=PER_PROGRAM, COLS=cols, MORE=power_of_two(max(1, d - cols)), num_warps=1 if d <= 1024 else 4,
-    )  # fmt: skip
+    tensors = (table, grad, order, weights, starts, ends, grad_rows, grad_weights)
+    programs, warps = ceil_div(m, PER_PROGRAM), 1 if d <= 1024 else 4
+    launch(_row_gradients, (programs,), tensors, m, d, K=k, COLS=power_of_two(d), num_warps=warps)
     return grad_rows, grad_weights
 
 
@@ -235,31 +233,20 @@ def _edges(row, starts, ends, n, BLOCK: tl.constexpr):
 
 @kernel
 def _row_gradients(
-    table, grad, order, weights, starts, ends, grad_rows, grad_weights, m, d,
-    K: tl.constexpr, PER_PROGRAM: tl.constexpr, COLS: tl.constexpr, MORE: tl.constexpr,
-):  # fmt: skip
-    """One program per PER_PROGRAM table rows: it reads each row once, and all gradients that reach it.
-
-    A row is COLS columns and the rest of it in two tiles, because one tile would be a power of two wide.
-    """
-    first = tl.program_id(0).to(tl.int64) * PER_PROGRAM
-    cols, rest = tl.arange(0, COLS), COLS + tl.arange(0, MORE)
-    inside = rest < d
-    for row in range(first, tl.minimum(first + PER_PROGRAM, m)):
+    table, grad, order, weights, starts, ends, grad_rows, grad_weights, m, d, K: tl.constexpr, COLS: tl.constexpr
+):
+    """One program per several table rows: it reads each row once, and all gradients that reach it."""
+    count = tl.cdiv(m, tl.num_programs(0))
+    first = tl.program_id(0).to(tl.int64) * count
+    cols = tl.arange(0, COLS)
+    inside = cols < d
+    for row in range(first, tl.minimum(first + count, m)):
         start, end = tl.load(starts + row), tl.load(ends + row)
-        used = end > start
-        left = tl.load(table + row * d + cols, mask=used, other=0).to(tl.float32)
-        right = tl.load(table + row * d + rest, mask=inside & used, other=0).to(tl.float32)
-        left_total = tl.zeros((COLS,), tl.float32)
-        right_total = tl.zeros((MORE,), tl.float32)
+        value = tl.load(table + row * d + cols, mask=inside & (end > start), other=0).to(tl.float32)
+        total = tl.zeros((COLS,), tl.float32)
         for j in range(start, end):
             choice = tl.load(order + j).to(tl.int32)
-            weight = tl.load(weights + choice).to(tl.float32)
-            from_row = grad + (choice // K).to(tl.int64) * d
-            g = tl.load(from_row + cols).to(tl.float32)
-            more = tl.load(from_row + rest, mask=inside, other=0).to(tl.float32)
-            tl.store(grad_weights + choice, tl.sum(g * left, 0) + tl.sum(more * right, 0))
-            left_total += weight * g
-            right_total += weight * more
-        tl.store(grad_rows + row * d + cols, left_total)
-        tl.store(grad_rows + row * d + rest, right_total, mask=inside)
+            g = tl.load(grad + (choice // K).to(tl.int64) * d + cols, mask=inside, other=0).to(tl.float32)
+            tl.store(grad_weights + choice, tl.sum(g * value, 0))
+            total += tl.load(weights + choice).to(tl.float32) * g
+        tl.store(grad_rows + row * d + cols, total, mask=inside)

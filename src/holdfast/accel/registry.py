@@ -64,7 +64,7 @@ def _supported(name: str, device: torch.device, dtype: torch.dtype) -> Any:
 @functools.cache
 def module(name: str) -> Any:
     """Import a kernel module, and Triton with it."""
-    return importlib.importmodule(f"holdfast.accel.{name}_kernels")
+    return importlib.import_module(f"holdfast.accel.{name}_kernels")
 
 
 @functools.cache

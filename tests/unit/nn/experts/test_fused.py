@@ -21,12 +21,11 @@ SIZES = (37, 6, 24, 40, 64)  # tokens, experts, width, hidden width, inner width
 # sizes, changes of the configuration, whether a mask excludes tokens
 CASES = [
     ((1, 1, 8, 8, 5), {"top": 1}, False),
-    ((9, 1, 8, 8, 5), {"top": 1, "form": "tutel"}, False),
     (SIZES, {}, False),
     (SIZES, {"top": 1, "gate": "raw"}, True),
-    (SIZES, {"form": "tutel", "gate": "renormalised"}, True),
+    (SIZES, {"gate": "raw"}, True),
     (SIZES, {"top": 3}, True),
-    ((70, 5, 40, 136, 300), {"form": "tutel", "gate": "raw"}, False),
+    ((70, 5, 40, 136, 300), {"gate": "raw"}, False),
     ((150, 20, 8, 24, 37), {"top": 4, "noise": 0.0}, False),
     ((300, 32, 72, 8, 16), {"top": 3, "gate": "raw"}, True),
     ((70, 5, 40, 136, 300), {"weight": 0.0}, False),
@@ -128,34 +127,17 @@ def test_nan_scores_choose_an_existing_expert(kernel_device):
 
 
 def test_many_blocks_are_deterministic(kernel_device, monkeypatch):
-    """More blocks than are held at once, and counts added by a running sum."""
+    """More blocks than are added at once."""
     monkeypatch.setattr("holdfast.accel.routing_kernels.SUM_BLOCKS", 4)
-    monkeypatch.setattr("holdfast.accel.experts_kernels.SUM_ROWS", 2)
-    monkeypatch.setattr("holdfast.accel.routing_kernels.COUNTS", 32)
     inputs = [tensor.requires_grad_() for tensor in case((300, 6, 24, 40, 64), kernel_device)]
     out, loss, *_ = naive(CONFIG, None, draw_noise(CONFIG, 300, 6, kernel_device), *inputs)
     expected, results = (out, *torch.autograd.grad(out.sum() + loss, inputs)), []
-    for max_counts in (4096, 4096, 0):
-        monkeypatch.setattr("holdfast.accel.routing_kernels.MAX_COUNTS", max_counts)
+    for _ in range(2):
         out, loss, stats = fused(CONFIG, None, *inputs)
         results.append((out, *torch.autograd.grad(out.sum() + loss, inputs), stats.load))
-    for other in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
     for a, b in zip(results[0][:-1], expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
-
-
-def test_without_biases(kernel_device, assert_derivatives):
-    config, inputs = CONFIG._replace(noise=0.0), case(SIZES, kernel_device)
-
-    def without(u, up, down, *router):
-        return fused(config, None, u, up, None, down, None, *router)[:2]
-
-    def naive_without(u, up, down, *router):
-        return naive(config, None, 0.0, u, up, 0.0, down, 0.0, *router)[:2]
-
-    tensors = [tensor for i, tensor in enumerate(inputs) if i not in (2, 4)]
-    assert_derivatives(without, naive_without, tensors, tolerance=2e-4, twice=False)
 
 
 @pytest.mark.parametrize("trained", [(0,), (1,), (3,), (2, 4), (8,), (5, 7), (1, 2, 3, 4), (0, 6)])
@@ -220,7 +202,7 @@ def test_bf16_products_only_round(kernel_device):
         assert bool((a - b).detach().abs().max() <= 0.05 * b.detach().abs().max())
 
 
-@pytest.mark.parametrize("gate", ["preserving", "renormalised", "raw"])
+@pytest.mark.parametrize("gate", ["preserving", "raw"])
 @pytest.mark.parametrize("top", [1, 2])
 def test_routers_of_both_paths_have_the_same_gradient(kernel_device, top, gate):
     """Copied experts, where the gradient of the router comes from the gates alone."""
@@ -237,13 +219,13 @@ def test_routers_of_both_paths_have_the_same_gradient(kernel_device, top, gate):
     torch.testing.assert_close(*outs, rtol=1e-4, atol=1e-5)
     for a, b in zip(*grads, strict=True):
         assert float((a - b).abs().max()) <= 1e-4 * max(1.0, float(b.abs().max()))
-    assert (float(grads[0][-2].abs().max()) > 1e-2) == (gate != "renormalised")
+    assert float(grads[0][-2].abs().max()) > 1e-2
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("recording", [True, False])
-@pytest.mark.parametrize("options", [{"balance": 0.0}, {"balance": 0.01}, {"top": 1, "form": "tutel"}, {"top": 3}])
+@pytest.mark.parametrize("options", [{"balance": 0.0}, {"balance": 0.01}, {"top": 1}, {"top": 3}])
 def test_fused_layer_equals_the_reference_path(kernel_device, training, padded, recording, options):
     torch.manual_seed(0)
     layer = SparseMoE(24, 40, inner=32, **options)
@@ -275,12 +257,16 @@ def test_unsupported_layers_take_the_reference_path(monkeypatch):
     monkeypatch.setattr(module, "kernels", lambda *_: True)
     monkeypatch.setattr(module, "supports_grouped_mm", lambda *_: True)
 
-    def of(sizes=SIZES, top=2, **changes):
+    def of(sizes=SIZES, **changes):
         u, *weights = case(sizes, torch.device("cpu"))
-        return supported(u, u.dtype, CONFIG._replace(top=top), Weights(*weights)._replace(**changes))
+        config = CONFIG._replace(**{name: value for name, value in changes.items() if name in CONFIG._fields})
+        weights = Weights(*weights)._replace(**{n: value for n, value in changes.items() if n in Weights._fields})
+        return supported(u, u.dtype, config, weights)
 
     assert of()
     assert not of(sizes=(9, 33, 8, 8, 8))
     assert not of(top=5)
     assert not of(up_bias=None)
     assert not of(down_bias=None)
+    assert not of(gate="renormalised")
+    assert not of(form="tutel")
