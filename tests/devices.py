@@ -1,4 +1,4 @@
-"""Devices of kernels: a GPU, or a CPU in Triton's interpreter with TRITON_INTERPRET=1 and Triton installed."""
+"""Devices of kernels: a GPU, or a CPU in Triton's interpreter with TRITON_INTERPRET=1, Triton and numpy 2.3."""
 
 import importlib.util
 import os
@@ -6,12 +6,18 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from holdfast.accel.graphs import Graph, Tensors
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
+# the interpreter of Triton converts arrays of one number to integers, which numpy 2.4 refuses
+INTERPRETED = (
+    os.environ.get("TRITON_INTERPRET") == "1"
+    and importlib.util.find_spec("triton") is not None
+    and tuple(map(int, np.__version__.split(".")[:2])) < (2, 4)
+)
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 KERNEL_DEVICES = [GPU, *(["cpu"] if INTERPRETED else [])]
 

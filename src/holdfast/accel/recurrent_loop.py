@@ -66,9 +66,7 @@ class _Unroll(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, cell: Cell, schedule: Schedule, trains: bool, recording: bool, *tensors: Tensor | None
-    ) -> Any:
+    def forward(ctx: Any, cell: Cell, schedule: Schedule, trains: bool, recording: bool, *tensors: Any) -> Any:
         ctx.cell, ctx.schedule, ctx.passes = cell, schedule, None
         ctx.captures = trains and can_capture(tensors[0])
         if ctx.captures:
