@@ -252,8 +252,7 @@ def test_tokens_are_captured_per_length_and_graphs_never() -> None:
     assert isinstance(copied.x, Tokens)
     assert int(copied.x.ids.sum()) == 24
     assert int(tokens.x.ids.sum()) == 0  # pyright: ignore
-    pair = DomainBatch((tokens.x, tokens.x), tokens.y, (0,), (4,))  # pyright: ignore[reportArgumentType]
-    assert captured._tensors_of(pair) == []
+    assert graphs.tensors_of((ids, ids)) == []
 
 
 def test_a_table_keeps_the_graphs_used_last() -> None:
