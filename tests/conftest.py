@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from holdfast.accel import registry
 from holdfast.catalog import plugins
 from holdfast.core.packages import PACKAGED
+from tests.devices import KERNEL_DEVICES
 
 torch.set_num_threads(1)
 os.environ["HOLDFAST_CACHE"] = tempfile.mkdtemp(prefix="holdfast-tests-")
@@ -63,3 +65,11 @@ def clean_catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for section, entries in plugins.OPEN_SECTIONS.items():
         entries.clear()
         entries.update(saved[section])
+
+
+@pytest.fixture(params=KERNEL_DEVICES)
+def kernel_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """A device on which kernels run; on a CPU the interpreter runs them wherever a GPU would."""
+    if request.param == "cpu":
+        monkeypatch.setattr(registry, "on_gpu", lambda tensor: True)
+    return torch.device(request.param)

@@ -112,7 +112,7 @@ class Predictor:
     @cached_property
     def _captured(self) -> Callable[[Any], Tensor]:
         """Function of `outputs` that replays CUDA graphs for small batches, as a server has them."""
-        from holdfast.folders.captured import CapturedPrediction
+        from holdfast.accel.captured_prediction import CapturedPrediction
 
         return CapturedPrediction(self._observe(self.model.encode), self.model)
 

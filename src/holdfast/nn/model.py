@@ -9,11 +9,11 @@ from typing import NamedTuple, Protocol, Self, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from holdfast.accel.cast import weights_cast_once
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
 from holdfast.nn.adapters import adapter_rank, add_adapters
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.cast import weights_cast_once
 from holdfast.nn.experts.graft import ExpertsNeck, expert_layers
 from holdfast.nn.experts.layer import SparseMoE
 from holdfast.nn.graft.insert import Attachable, prompt_parameters

@@ -5,11 +5,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from holdfast.accel import captured_prediction as captured
+from holdfast.accel.captured_prediction import CapturedPrediction
+from holdfast.accel.graphs import Graph
 from holdfast.core.inputs import Tokens
 from holdfast.data.raw import Vectors
 from holdfast.estimator import DomainClassifier
-from holdfast.folders import captured
-from holdfast.folders.captured import CapturedPrediction
 from holdfast.folders.format import load_model
 
 
@@ -22,11 +23,11 @@ class CpuRecorder:
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def record(self, function):
+    def record(self, function, inputs):
         if self.fails:
             raise RuntimeError("operation not permitted when stream is capturing")
         result = function().clone()
-        return result, lambda: result.copy_(function() + self.wrong)
+        return Graph(inputs, result, lambda: result.copy_(function() + self.wrong))
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_batches_of_similar_size_share_a_graph(recorder) -> None:
         x = torch.randn(count, 4)
         with torch.no_grad():
             torch.testing.assert_close(predict(x), layer(x), equal_nan=True)
-    assert len(predict.graphs) == 1
+    assert len(predict.graphs.graphs) == 1
     assert predict.replays == 4  # the check of the graph, and three batches after it
 
 
@@ -71,7 +72,7 @@ def test_texts_are_padded_in_rows_and_tokens(recorder) -> None:
         x = Tokens(ids, torch.arange(length) < torch.tensor([[length], [1], [2]]), torch.zeros_like(ids))
         with torch.no_grad():
             torch.testing.assert_close(predict(x), mean(x))
-    assert [graph.batch.ids.shape for graph in predict.graphs.values()] == [(4, captured.TOKENS)]
+    assert [graph.inputs[0].shape for graph in predict.graphs.graphs.values()] == [(4, captured.TOKENS)]
     assert predict.replays == 3
 
 
@@ -81,10 +82,10 @@ def test_graphs_are_dropped_when_the_weights_move(recorder) -> None:
     with torch.no_grad():
         for _ in range(3):
             predict(x)
-        assert len(predict.graphs) == 1
+        assert len(predict.graphs.graphs) == 1
         layer.weight = nn.Parameter(torch.randn(3, 4))
         torch.testing.assert_close(predict(x), layer(x))
-    assert not predict.graphs
+    assert not predict.graphs.graphs
 
 
 @pytest.mark.parametrize("problem", ["fails", "wrong"])
@@ -96,7 +97,7 @@ def test_a_pass_that_cannot_be_captured_stays_eager(recorder, problem: str) -> N
         with torch.no_grad():
             torch.testing.assert_close(predict(x), layer(x))
     assert predict.failed
-    assert not predict.graphs
+    assert not predict.graphs.graphs
 
 
 def test_other_inputs_and_a_cpu_are_eager() -> None:
@@ -104,7 +105,7 @@ def test_other_inputs_and_a_cpu_are_eager() -> None:
     predict = CapturedPrediction(layer, layer)
     for _ in range(5):
         predict(torch.randn(2, 4))
-    assert not predict.seen
+    assert not predict.graphs.seen
 
 
 @pytest.mark.gpu

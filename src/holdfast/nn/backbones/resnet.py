@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from holdfast.accel.batch_norm import normed
 from holdfast.core.errors import BadInput
 from holdfast.core.settings import checked_settings, retired_settings, setting
 from holdfast.nn.backbones.small import IMAGENET, ImageBackbone, Normalise, side_setting
-from holdfast.nn.batch_norm import normed
 
 SIZES = {"small": 32, "large": 224}  # stem -> default pixels per side
 

@@ -22,7 +22,8 @@ from holdfast.nn.memory.initialise import (
     solve_scale,
     thin,
 )
-from holdfast.nn.memory.read import Read, read, scores
+from holdfast.nn.memory.read import Read, read
+from holdfast.ops.reads import scores
 
 
 @checked_settings

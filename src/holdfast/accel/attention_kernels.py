@@ -10,7 +10,7 @@ import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.core.kernels import kernel, launch, power_of_two
+from holdfast.accel.registry import kernel, launch, power_of_two
 
 DTYPES = (torch.bfloat16, torch.float16)
 MIN_SIDE = 16  # of a product of matrices

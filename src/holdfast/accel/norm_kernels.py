@@ -8,7 +8,7 @@ import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.core.kernels import ceil_div, kernel, launch, power_of_two
+from holdfast.accel.registry import ceil_div, kernel, launch, power_of_two
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 ROWS, COLS = 64, 64  # tile of a program; c must be a multiple of COLS
@@ -142,21 +142,26 @@ def _statistics(x, sums, m, c, each, ROWS: tl.constexpr, COLS: tl.constexpr):
 
 
 @kernel
+def _add_chunks(sums, columns, chunks, stride, PIECES: tl.constexpr, COLS: tl.constexpr):
+    """Add up the sums of all chunks, which are `stride` apart, always in the same order."""
+    total = tl.zeros([PIECES, COLS], tl.float32)
+    for start in range(0, chunks, PIECES):
+        index = start + tl.arange(0, PIECES)
+        places = sums + index[:, None] * stride + columns[None, :]
+        total += tl.load(places, mask=(index < chunks)[:, None], other=0.0)
+    return tl.sum(total, 0)
+
+
+@kernel
 def _finish_statistics(
     x, sums, mean, inverse, running_mean, running_variance, m, c, chunks, eps, momentum,
     PIECES: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     columns = tl.program_id(0) * COLS + tl.arange(0, COLS)
-    total = tl.zeros([PIECES, COLS], tl.float32)
-    squares = tl.zeros([PIECES, COLS], tl.float32)
-    for start in range(0, chunks, PIECES):
-        index = start + tl.arange(0, PIECES)
-        places = sums + index[:, None] * 2 * c + columns[None, :]
-        total += tl.load(places, mask=(index < chunks)[:, None], other=0.0)
-        squares += tl.load(places + c, mask=(index < chunks)[:, None], other=0.0)
-    shift = tl.sum(total, 0) / m
+    shift = _add_chunks(sums, columns, chunks, 2 * c, PIECES, COLS) / m
+    squares = _add_chunks(sums + c, columns, chunks, 2 * c, PIECES, COLS)
     # rounding may make the difference of two sums negative
-    variance = tl.maximum(tl.sum(squares, 0) / m - shift * shift, 0.0)
+    variance = tl.maximum(squares / m - shift * shift, 0.0)
     value = tl.load(x + columns).to(tl.float32) + shift
     tl.store(mean + columns, value)
     tl.store(inverse + columns, 1 / tl.sqrt(variance + eps))
@@ -218,15 +223,8 @@ def _gradient_sums(
 @kernel
 def _finish_sums(sums, first, second, c, chunks, PIECES: tl.constexpr, COLS: tl.constexpr):
     columns = tl.program_id(0) * COLS + tl.arange(0, COLS)
-    one = tl.zeros([PIECES, COLS], tl.float32)
-    two = tl.zeros([PIECES, COLS], tl.float32)
-    for start in range(0, chunks, PIECES):
-        index = start + tl.arange(0, PIECES)
-        places = sums + index[:, None] * 2 * c + columns[None, :]
-        one += tl.load(places, mask=(index < chunks)[:, None], other=0.0)
-        two += tl.load(places + c, mask=(index < chunks)[:, None], other=0.0)
-    tl.store(first + columns, tl.sum(one, 0))
-    tl.store(second + columns, tl.sum(two, 0))
+    tl.store(first + columns, _add_chunks(sums, columns, chunks, 2 * c, PIECES, COLS))
+    tl.store(second + columns, _add_chunks(sums + c, columns, chunks, 2 * c, PIECES, COLS))
 
 
 @kernel
@@ -267,11 +265,8 @@ def _column_sums(x, sums, m, c, each, ROWS: tl.constexpr, COLS: tl.constexpr):
 @kernel
 def _finish_columns(sums, out, c, chunks, PIECES: tl.constexpr, COLS: tl.constexpr):
     columns = tl.program_id(0) * COLS + tl.arange(0, COLS)
-    total = tl.zeros([PIECES, COLS], tl.float32)
-    for start in range(0, chunks, PIECES):
-        index = start + tl.arange(0, PIECES)
-        total += tl.load(sums + index[:, None] * c + columns[None, :], mask=(index < chunks)[:, None], other=0.0)
-    tl.store(out + columns, tl.sum(total, 0).to(out.dtype.element_ty))
+    total = _add_chunks(sums, columns, chunks, c, PIECES, COLS)
+    tl.store(out + columns, total.to(out.dtype.element_ty))
 
 
 @kernel

@@ -9,6 +9,7 @@ With dropout all steps do: the kernels draw their own random numbers, which must
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -17,26 +18,24 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from holdfast.core.kernels import fused, kernels
+from holdfast.accel.registry import fused, kernels
 from holdfast.core.tape import exporting
-from holdfast.nn.backbones.packing import AFTER_PADDING, FROM_ZERO
 
 SHORT = "short_sdpa"
-TYPES = (*FROM_ZERO, *AFTER_PADDING, "distilbert")  # of networks; others may compare the name of their implementation
 OTHERS = ("position_bias", "softcap", "cache")  # options of an attention that only transformers computes
 MAX_TOKENS = 128  # a program holds the weights of all pairs of tokens
 WIDTHS = (16, 32, 64)  # of a head
 
 
-def use_short_attention(module: Any) -> None:
+def use_short_attention(module: Any, types: Collection[str]) -> None:
     """Let a transformer compute attention among few tokens with custom kernels, and everything else as before.
 
     The code of the network must choose mask and attention by the name of the implementation, as it does since version 5
-    of transformers.
+    of transformers. Only `types` of networks qualify, because others may compare the name of their implementation.
     """
     names, config = vars(sys.modules[type(module).__module__]), module.config
     chooses = "create_bidirectional_mask" in names and "ALL_ATTENTION_FUNCTIONS" in names
-    if chooses and config.model_type in TYPES and config._attn_implementation == "sdpa":
+    if chooses and config.model_type in types and config._attn_implementation == "sdpa":
         register_short_attention()
         config._attn_implementation = SHORT
 

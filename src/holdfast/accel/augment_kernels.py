@@ -10,7 +10,7 @@ import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.core.kernels import ceil_div, kernel, launch
+from holdfast.accel.registry import ceil_div, kernel, launch
 
 DTYPES = (torch.uint8, torch.float32)
 NUMBERS = 14

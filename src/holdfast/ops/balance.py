@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from holdfast.nn.experts.router import Routing
+from holdfast.ops.routing import Routing
 
 
 class Config(NamedTuple):

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.nn.recurrent.cells import BLOCKS, Cell
+from holdfast.ops.cells import BLOCKS, Cell
 
 
 class Weights(NamedTuple):

@@ -1,14 +1,6 @@
-"""Triton kernels for GPUs: availability, launch, and helpers that all kernel modules share.
+"""Kernel modules of GPUs: which of them a tensor can use, and what they share.
 
 Triton comes with the CUDA builds of torch. Where it is missing or cannot compile, callers use plain torch operations.
-Each module replaces these operations, and shortens a captured step of a complete network (`holdfast bench kernels`):
-
-- `norm`: layer norm, batch norm and sums of bias gradients; ViT-S/16 1.36, ResNet-50 1.34, MiniLM 1.18
-- `attention`: attention among at most 128 tokens; MiniLM 1.19
-- `experts`, `routing`: the expert layer; GMoE 1.06 with the best expert, 1.07 with two
-- `memory`: the choice and the sum of slots of product keys; MiniLM 8.2, because a step without it is not captured
-- `recurrent`: the gates of LSTM and GRU, and products of few rows; word LSTM with a bank 1.05
-- `holdfast.data.augment_kernels`: the augmentation `domainbed`; ResNet-50 1.12, ViT-S/16 1.16
 """
 
 import functools
@@ -24,12 +16,15 @@ from torch import Tensor
 
 from holdfast.core.tape import ScopedValue
 
-NETWORKS = "holdfast.nn.kernels"  # package of the modules that are named without one
+
+def on_gpu(tensor: Tensor) -> bool:
+    """Whether kernels run on the device of a tensor; tests replace it, for Triton's interpreter."""
+    return tensor.is_cuda
 
 
 def kernels(name: str, tensor: Tensor) -> Any:
     """Return the kernel module `name` if it supports the tensor's device and dtype, else None."""
-    return usable(name, tensor.device, tensor.dtype) if tensor.is_cuda else None
+    return usable(name, tensor.device, tensor.dtype) if on_gpu(tensor) else None
 
 
 _fused: ScopedValue[bool] = ScopedValue()
@@ -63,13 +58,13 @@ def usable(name: str, device: torch.device, dtype: torch.dtype) -> Any:
 
 @functools.cache
 def _supported(name: str, device: torch.device, dtype: torch.dtype) -> Any:
-    module = _module(name) if _compiles(device) else None
-    return module if module is not None and dtype in module.DTYPES else None
+    return module(name) if _compiles(device) and dtype in module(name).DTYPES else None
 
 
 @functools.cache
-def _module(name: str) -> Any:
-    return importlib.import_module(name if "." in name else f"{NETWORKS}.{name}")
+def module(name: str) -> Any:
+    """Import a kernel module, and Triton with it."""
+    return importlib.import_module(f"holdfast.accel.{name}_kernels")
 
 
 @functools.cache
@@ -79,20 +74,11 @@ def _compiles(device: torch.device) -> bool:
         return False
     one = torch.ones(1, 16, device=device)
     try:
-        _module("memory").gather(one, torch.zeros(1, 1, dtype=torch.long, device=device), one[:, :1])
+        module("memory").gather(one, torch.zeros(1, 1, dtype=torch.long, device=device), one[:, :1])
     except Exception as error:
         warnings.warn(f"Triton does not work here; large memories and experts run slower: {error}", stacklevel=2)
         return False
     return True
-
-
-def constant(function: Callable[..., Any]) -> Any:
-    """Let torch.compile evaluate calls of this function while it traces.
-
-    Equal to `torch.compiler.assume_constant_result`, which imports the compiler and so takes more than a second.
-    """
-    function._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
-    return function
 
 
 def kernel(function: Callable[..., Any]) -> Any:

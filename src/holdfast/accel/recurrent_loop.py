@@ -4,20 +4,30 @@ Shapes: b rows, p rows of all steps together, a rows of one step, g directions, 
 d value width. Rows are ordered as in `reference`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from holdfast.core.kernels import fused, fused_kernels
+from holdfast.accel.graphs import (
+    GRAPH_LOCK,
+    CudaRecorder,
+    Graph,
+    GraphTable,
+    can_capture,
+    capture_key,
+    copies,
+    shapes_of,
+)
+from holdfast.accel.registry import fused, fused_kernels, kernels
 from holdfast.core.tape import is_recording
-from holdfast.nn.cuda_graphs import GRAPH_LOCK, CapturedPasses, GraphCache, can_capture, capture_key, copy_out
-from holdfast.nn.recurrent.cells import BLOCKS, Cell
-from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights
+from holdfast.ops.cells import BLOCKS, Cell
+from holdfast.ops.recurrent_step import InitialState, Schedule, Weights
 
-Tensors = Sequence[Tensor | None]  # inputs, the two tensors of an initial state or None, then the weights
+Tensors = Sequence[Any]  # inputs, the two tensors of an initial state or None, then the weights
 INPUTS = 3 + len(Weights._fields)
 MOST_WORK = 1.5  # multiplications of a folded read, relative to a plain one, up to which it is faster
 
@@ -56,21 +66,23 @@ class _Unroll(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, cell: Cell, schedule: Schedule, trains: bool, recording: bool, *tensors: Tensor | None
-    ) -> Any:
+    def forward(ctx: Any, cell: Cell, schedule: Schedule, trains: bool, recording: bool, *tensors: Any) -> Any:
         ctx.cell, ctx.schedule, ctx.passes = cell, schedule, None
-        present = [tensor for tensor in tensors if tensor is not None]
-        if can_capture(present[0]) and trains:
+        ctx.captures = trains and can_capture(tensors[0])
+        if ctx.captures:
+            with GRAPH_LOCK:
+                ctx.passes = _find_passes(tensors, cell, schedule)
+        if ctx.passes is not None:
             # the trace stays in the memory of the graph; only results that the caller keeps are copied, the slot
             # weights only for an open tape
             with GRAPH_LOCK:
-                ctx.passes = _captured_passes(tensors, cell, schedule)
-                states, _, read, *_ = ctx.passes.forward(present)
+                states, _, read, *_ = ctx.passes.replay(tensors)
                 states, read = states.clone(), read.clone() if recording else read[:, :0].clone()
                 ctx.replays, trace = ctx.passes.replays, []
         else:
-            states, inner, read, contents, gates = run_forward(tensors, cell, schedule, save=trains or recording)
+            # the kernels of a recorded pass, so that values do not depend on when recording begins
+            with fused_kernels() if ctx.captures else nullcontext():
+                states, inner, read, contents, gates = run_forward(tensors, cell, schedule, save=trains or recording)
             trace = [states, inner, read, contents, *gates]
         ctx.save_for_backward(*tensors, *trace)
         ctx.mark_non_differentiable(read)
@@ -83,48 +95,65 @@ class _Unroll(torch.autograd.Function):
         needs = ctx.needs_input_grad[-INPUTS:]
         if ctx.passes is not None:
             with GRAPH_LOCK:
-                result = _replay_backward(ctx, tensors, needs, grads[0])
+                # another forward pass of this shape has overwritten the trace: compute it again from the saved inputs
+                if ctx.passes.replays != ctx.replays:
+                    ctx.passes.replay(tensors)
+                    ctx.replays = ctx.passes.replays
+                result = ctx.passes.replay_backward(grads[0], needs)
         else:
             states, inner, read, contents, *gates = saved
             trace = Trace(states, inner, read, contents, tuple(gates))
-            result = run_backward(grads[0], tensors, trace, ctx.cell, ctx.schedule, needs)
+            with fused_kernels() if ctx.captures else nullcontext():
+                result = run_backward(grads[0], tensors, trace, ctx.cell, ctx.schedule, needs)
         return None, None, None, None, *result
 
 
-_graphs = GraphCache()
+class _Passes:
+    """The recorded forward pass of one shape, and its backward passes by the gradients that are needed.
+
+    They share a recorder, and so their memory, because the trace of the forward pass stays there for the backward pass.
+    """
+
+    def __init__(self, tensors: Tensors, cell: Cell, schedule: Schedule) -> None:
+        self.cell, self.schedule = cell, schedule
+        self.recorder = CudaRecorder(tensors[0].device)
+        self.forward = self._record(lambda *x: run_forward(x, cell, schedule), tensors)
+        self.backward: dict[Hashable, Graph] = {}
+        self.replays = 0
+
+    def _record(self, function: Callable[..., Any], inputs: Tensors) -> Graph:
+        own = copies(inputs)
+        with torch.no_grad(), fused_kernels():
+            self.recorder.warm_up(lambda: function(*own))
+            return self.recorder.record(lambda: function(*own), own)
+
+    def replay(self, inputs: Tensors) -> Trace:
+        self.replays += 1
+        return self.forward.replay(inputs)
+
+    def replay_backward(self, grad: Tensor, needs: Sequence[bool]) -> list[Tensor | None]:
+        """Return copies of the gradients that are needed, for the trace of the last forward pass."""
+        key = tuple(needs)
+        if key not in self.backward:
+            # the graph reads inputs and trace where the forward pass has them
+            inputs, trace = self.forward.inputs, Trace(*self.forward.result)
+            self.backward[key] = self._record(
+                lambda g: run_backward(g, inputs, trace, self.cell, self.schedule, needs), (grad,)
+            )
+        return copies(self.backward[key].replay((grad,)))
 
 
-def _captured_passes(tensors: Tensors, cell: Cell, schedule: Schedule) -> CapturedPasses:
-    """Return the CUDA graphs of the loop for these shapes."""
-    shapes = tuple(None if tensor is None else (tensor.dtype, *tensor.shape) for tensor in tensors)
-    present = [tensor for tensor in tensors if tensor is not None]
-
-    def forward(*inputs: Tensor) -> tuple[Any, ...]:
-        with fused_kernels():
-            return run_forward(_substitute(tensors, inputs), cell, schedule)
-
-    return _graphs.find((*capture_key(present[0]), cell, schedule, shapes), lambda: CapturedPasses(forward, present))
+_graphs = GraphTable[_Passes]()
 
 
-def _replay_backward(ctx: Any, tensors: Tensors, needs: Sequence[bool], grad: Tensor) -> list[Tensor | None]:
-    passes, cell, schedule = ctx.passes, ctx.cell, ctx.schedule
-    # another forward pass of this shape has overwritten the trace: compute it again from the saved inputs
-    if passes.replays != ctx.replays:
-        passes.forward([tensor for tensor in tensors if tensor is not None])
-        ctx.replays = passes.replays
-    inputs, trace = _substitute(tensors, passes.captured.inputs), Trace(*passes.captured.outputs)
-
-    def backward(grad: Tensor) -> list[Tensor | None]:
-        with fused_kernels():
-            return run_backward(grad, inputs, trace, cell, schedule, needs)
-
-    return copy_out(passes.backward(needs, backward, (grad,)))
-
-
-def _substitute(tensors: Tensors, inputs: Sequence[Tensor]) -> Tensors:
-    """Replace the tensors that are not None by these, in order."""
-    more = iter(inputs)
-    return tuple(None if tensor is None else next(more) for tensor in tensors)
+def _find_passes(tensors: Tensors, cell: Cell, schedule: Schedule) -> _Passes | None:
+    """Return the CUDA graphs of the loop for these shapes; None while they have not been repeated."""
+    key = (*capture_key(tensors[0]), cell, schedule, shapes_of(tensors))
+    passes = _graphs.find(key)
+    if passes is None and _graphs.is_due(key):
+        passes = _Passes(tensors, cell, schedule)
+        _graphs.keep(key, passes)
+    return passes
 
 
 def _split(tensors: Tensors) -> tuple[Tensor, Weights, InitialState | None]:
@@ -164,6 +193,7 @@ def run_forward(tensors: Tensors, cell: Cell, schedule: Schedule, *, save: bool 
     first = _first_state(start, states, inner, b)
     keys_t = weights.keys.mT.contiguous()  # a product with a transposed matrix takes a third longer
     folded, gates = fold(x, weights), []
+    cell_forward, _ = _in_place(cell, x)
     for step in schedule.steps():
         sums, before = projected[:, step.now], step.before
         h, c = first if before is None else (states[:, before], inner[:, before])
@@ -186,7 +216,7 @@ def run_forward(tensors: Tensors, cell: Cell, schedule: Schedule, *, save: bool 
                 _add_product(sums[..., by_input], share, folded)
             read += [share] if save else []
         # writes the states of this step in place, and turns the sums into the gates that the backward pass needs
-        cell.forward(sums, states[:, step.now], inner[:, step.now], h, c)
+        cell_forward(sums, states[:, step.now], inner[:, step.now], h, c)
         if save:
             gates.append(sums)
     return Trace(states, inner, torch.cat(read, 1), torch.cat(contents, 1), tuple(gates))
@@ -212,13 +242,14 @@ def run_backward(
     grad_start = None if start is None else _zeros(states, b)
     sums = x.new_empty(*x.shape[:2], BLOCKS * width)
     grad_contents, grad_scores = [contents[:, :0]], [read[:, :0]]  # per step, in order
+    _, cell_backward = _in_place(cell, x)
     # in reverse order: `grad` (g, p, h) collects what later steps add to the state of a step before it is used
     for step, gate in reversed(list(zip(schedule.steps(), gates, strict=True))):
         before, now = step.before, step.now
         h, c = first if before is None else (states[:, before], inner[:, before])
         # gradient of the sums of this step (g, a, 4h), kept for all steps: the weights need it after the loop
         out = sums[:, now]
-        direct = cell.backward(gate, inner[:, now], h, c, grad[:, now], grad_inner[:, : step.rows], out)
+        direct = cell_backward(gate, inner[:, now], h, c, grad[:, now], grad_inner[:, : step.rows], out)
         earlier = grad_start if before is None else grad[:, before]
         if earlier is None:  # without an initial state the scores of the first step are constant
             to_before = None
@@ -283,6 +314,12 @@ def _add_product(sums: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         return sums.baddbmm_(x, weight)
     fast.product(x, weight, sums, sums)
     return sums
+
+
+def _in_place(cell: Cell, x: Tensor) -> tuple[Callable[..., None], Callable[..., Tensor | None]]:
+    """Return forward and backward pass of a cell, which are kernels on a GPU."""
+    fast = kernels("recurrent", x)
+    return (cell.forward, cell.backward) if fast is None else fast.CELLS[cell]
 
 
 def _columns(blocks: slice, width: int) -> slice:

@@ -7,7 +7,7 @@ import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.core.kernels import ceil_div, kernel, launch, power_of_two
+from holdfast.accel.registry import ceil_div, kernel, launch, power_of_two
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # one program holds in registers: the scores or pair sums it selects from, a table row
@@ -183,15 +183,6 @@ def gather(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
     return out
 
 
-def weight_gradient(table: Tensor, rows: Tensor, grad: Tensor) -> Tensor:
-    """Return <grad_b, table[rows_bk]> (b, k): the gradient of the weights of a table that needs no gradient."""
-    (b, k), d = rows.shape, table.shape[1]
-    out = torch.empty(b, k, dtype=torch.float32, device=table.device)
-    cols = min(256, power_of_two(d))
-    launch(_weight_gradient, (b,), (table, rows, grad, out), k, d, ROWS=16, COLS=cols, num_warps=4)
-    return out
-
-
 def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of the table and of the weights.
 
@@ -206,11 +197,9 @@ def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor) -> tup
     launch(_edges, (ceil_div(len(row), 1024),), (row, starts, ends), len(row), BLOCK=1024)
     # every row is written, with zeros where nothing was chosen, so that the memory needs no initial zeros
     grad_rows = table.new_empty(m, d)
-    cols = max(1, power_of_two(d) // 2)
-    launch(_row_gradients, (ceil_div(m, PER_PROGRAM),),
-        (table, grad, order, weights, starts, ends, grad_rows, grad_weights), m, d,
-        K=k, PER_PROGRAM=PER_PROGRAM, COLS=cols, MORE=power_of_two(max(1, d - cols)), num_warps=1 if d <= 1024 else 4,
-    )  # fmt: skip
+    tensors = (table, grad, order, weights, starts, ends, grad_rows, grad_weights)
+    programs, warps = ceil_div(m, PER_PROGRAM), 1 if d <= 1024 else 4
+    launch(_row_gradients, (programs,), tensors, m, d, K=k, COLS=power_of_two(d), num_warps=warps)
     return grad_rows, grad_weights
 
 
@@ -232,22 +221,6 @@ def _gather(table, rows, weights, out, k, d, chunks, ROWS: tl.constexpr, COLS: t
 
 
 @kernel
-def _weight_gradient(table, rows, grad, out, k, d, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """One program per query."""
-    b = tl.program_id(0).to(tl.int64)
-    for first in range(0, k, ROWS):
-        j = first + tl.arange(0, ROWS)
-        row = tl.load(rows + b * k + j, mask=j < k, other=0).to(tl.int64)
-        total = tl.zeros((ROWS, COLS), tl.float32)
-        for left in range(0, d, COLS):
-            cols = left + tl.arange(0, COLS)
-            g = tl.load(grad + b * d + cols, mask=cols < d, other=0).to(tl.float32)
-            real = (j < k)[:, None] & (cols < d)[None, :]
-            total += g[None, :] * tl.load(table + row[:, None] * d + cols[None, :], mask=real, other=0).to(tl.float32)
-        tl.store(out + b * k + j, tl.sum(total, 1), mask=j < k)
-
-
-@kernel
 def _edges(row, starts, ends, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = tl.load(row + i, mask=i < n, other=-1)
@@ -260,31 +233,20 @@ def _edges(row, starts, ends, n, BLOCK: tl.constexpr):
 
 @kernel
 def _row_gradients(
-    table, grad, order, weights, starts, ends, grad_rows, grad_weights, m, d,
-    K: tl.constexpr, PER_PROGRAM: tl.constexpr, COLS: tl.constexpr, MORE: tl.constexpr,
-):  # fmt: skip
-    """One program per PER_PROGRAM table rows: it reads each row once, and all gradients that reach it.
-
-    A row is COLS columns and the rest of it in two tiles, because one tile would be a power of two wide.
-    """
-    first = tl.program_id(0).to(tl.int64) * PER_PROGRAM
-    cols, rest = tl.arange(0, COLS), COLS + tl.arange(0, MORE)
-    inside = rest < d
-    for row in range(first, tl.minimum(first + PER_PROGRAM, m)):
+    table, grad, order, weights, starts, ends, grad_rows, grad_weights, m, d, K: tl.constexpr, COLS: tl.constexpr
+):
+    """One program per several table rows: it reads each row once, and all gradients that reach it."""
+    count = tl.cdiv(m, tl.num_programs(0))
+    first = tl.program_id(0).to(tl.int64) * count
+    cols = tl.arange(0, COLS)
+    inside = cols < d
+    for row in range(first, tl.minimum(first + count, m)):
         start, end = tl.load(starts + row), tl.load(ends + row)
-        used = end > start
-        left = tl.load(table + row * d + cols, mask=used, other=0).to(tl.float32)
-        right = tl.load(table + row * d + rest, mask=inside & used, other=0).to(tl.float32)
-        left_total = tl.zeros((COLS,), tl.float32)
-        right_total = tl.zeros((MORE,), tl.float32)
+        value = tl.load(table + row * d + cols, mask=inside & (end > start), other=0).to(tl.float32)
+        total = tl.zeros((COLS,), tl.float32)
         for j in range(start, end):
             choice = tl.load(order + j).to(tl.int32)
-            weight = tl.load(weights + choice).to(tl.float32)
-            from_row = grad + (choice // K).to(tl.int64) * d
-            g = tl.load(from_row + cols).to(tl.float32)
-            more = tl.load(from_row + rest, mask=inside, other=0).to(tl.float32)
-            tl.store(grad_weights + choice, tl.sum(g * left, 0) + tl.sum(more * right, 0))
-            left_total += weight * g
-            right_total += weight * more
-        tl.store(grad_rows + row * d + cols, left_total)
-        tl.store(grad_rows + row * d + rest, right_total, mask=inside)
+            g = tl.load(grad + (choice // K).to(tl.int64) * d + cols, mask=inside, other=0).to(tl.float32)
+            tl.store(grad_weights + choice, tl.sum(g * value, 0))
+            total += tl.load(weights + choice).to(tl.float32) * g
+        tl.store(grad_rows + row * d + cols, total, mask=inside)

@@ -11,33 +11,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
-from holdfast.core.kernels import fused, kernels
+from holdfast.accel.registry import fused, kernels
+from holdfast.ops import norms
 
 COLUMNS = 64  # the number of channels must be a multiple
 
 
 def normed(norm: nn.Module, x: Tensor, *, residual: Tensor | None = None, relu: bool = True) -> Tensor:
-    """Return relu(norm(x) + residual); `norm` is a batch norm of images (b, c, h, w)."""
-    if _fuses(norm, x, residual):
-        assert isinstance(norm, nn.BatchNorm2d)
-        if norm.training:
-            assert norm.num_batches_tracked is not None
-            norm.num_batches_tracked.add_(1)
-        return _Norm.apply(x, residual, norm.weight, norm.bias, norm, relu)  # pyright: ignore[reportReturnType]
-    out = norm(x) if residual is None else norm(x) + residual
-    return F.relu(out) if relu else out
+    """Compute `ops.norms.normed`."""
+    if not _fuses(norm, x, residual):
+        return norms.normed(norm, x, residual=residual, relu=relu)
+    assert isinstance(norm, nn.BatchNorm2d)
+    if norm.training:
+        assert norm.num_batches_tracked is not None
+        norm.num_batches_tracked.add_(1)
+    return _Norm.apply(x, residual, norm.weight, norm.bias, norm, relu)  # pyright: ignore[reportReturnType]
 
 
 def _fuses(norm: nn.Module, x: Tensor, residual: Tensor | None) -> bool:
-    if not x.is_cuda or type(norm) is not nn.BatchNorm2d or torch.compiler.is_compiling():
+    if type(norm) is not nn.BatchNorm2d or torch.compiler.is_compiling() or fused("norm", x) is None:
         return False
     if norm._forward_hooks or norm._forward_pre_hooks:
         return False
     plain = norm.affine and norm.track_running_stats and norm.momentum is not None and x.shape[1] % COLUMNS == 0
     same = residual is None or (residual.dtype == x.dtype and residual.shape == x.shape and _is_matrix(residual))
-    return plain and same and _is_matrix(x) and x.numel() > 0 and fused("norm", x) is not None
+    return plain and same and _is_matrix(x) and x.numel() > 0
 
 
 def _is_matrix(x: Tensor) -> bool:

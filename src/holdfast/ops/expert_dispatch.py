@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.core.kernels import constant
+from holdfast.core.dynamo import constant
 
 _grouped_mm = getattr(F, "grouped_mm", None)  # torch 2.10 and later
 _capability = functools.cache(torch.cuda.get_device_capability)
@@ -167,6 +167,14 @@ def _add_bias(y: Tensor, bias: Tensor | None, expert: Tensor, one_hot: Tensor | 
     return y.addmm_(one_hot, F.pad(bias.to(y.dtype), (0, 0, 0, one_hot.shape[1] - len(bias))))
 
 
+def sum_pairs(y: Tensor, position: Tensor, tokens: int) -> Tensor:
+    """Return the sum of the rows of pairs (s, ...) per token (t, ...), given the position of each pair."""
+    if not tokens:
+        return y.new_zeros(0, *y.shape[1:])
+    rows = y.index_select(0, position).view(-1, tokens, *y.shape[1:])  # (k, t, ...)
+    return rows[0] if len(rows) == 1 else rows.sum(dim=0)
+
+
 class GatherPairs(torch.autograd.Function):
     """Rows of tokens (t, ...) at the positions of their pairs (s, ...); its backward pass is `SumPairs`."""
 
@@ -188,10 +196,7 @@ class SumPairs(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, token: Tensor, position: Tensor, tokens: int) -> Tensor:
         ctx.save_for_backward(token, position)
-        if not tokens:
-            return y.new_zeros(0, *y.shape[1:])
-        rows = y.index_select(0, position).view(-1, tokens, *y.shape[1:])  # (k, t, ...)
-        return rows[0] if len(rows) == 1 else rows.sum(dim=0)
+        return sum_pairs(y, position, tokens)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None, None]:

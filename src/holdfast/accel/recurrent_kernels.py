@@ -11,7 +11,8 @@ import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.core.kernels import ceil_div, kernel, launch, power_of_two
+from holdfast.accel.registry import ceil_div, kernel, launch, power_of_two
+from holdfast.ops.cells import GRU, LSTM
 
 DTYPES = (torch.float32,)
 SIZE = 128
@@ -36,28 +37,33 @@ def product(x: Tensor, weight: Tensor, out: Tensor, add: Tensor | None = None) -
     )  # fmt: skip
 
 
-def lstm(sums: Tensor, h: Tensor, inner: Tensor, inner_before: Tensor) -> None:
-    """Turn the sums (blocks g, i, f, o) into gates in place; write h' to `h`, and c' and tanh c' to `inner`."""
+def lstm(sums: Tensor, h: Tensor, inner: Tensor, h_before: Tensor, inner_before: Tensor) -> None:
+    """Compute `ops.cells.LSTM.forward` in one pass."""
     _launch(_lstm, h, sums, h, inner, inner_before)
 
 
 def lstm_backward(
-    gates: Tensor, inner: Tensor, inner_before: Tensor, grad: Tensor, grad_inner: Tensor, out: Tensor
+    gates: Tensor, inner: Tensor, h_before: Tensor, inner_before: Tensor, grad: Tensor, grad_inner: Tensor, out: Tensor
 ) -> None:
-    """Write the gradient of the sums to `out`, given that of h'; `grad_inner`, that of c', becomes that of c."""
+    """Compute `ops.cells.LSTM.backward` in one pass."""
     _launch(_lstm_backward, grad, gates, inner, inner_before, grad, grad_inner, out)
 
 
-def gru(sums: Tensor, h: Tensor, h_before: Tensor) -> None:
-    """Turn the sums (blocks u, r, z, n) into gates in place, u unchanged; write h' to `h`."""
+def gru(sums: Tensor, h: Tensor, inner: Tensor, h_before: Tensor, inner_before: Tensor) -> None:
+    """Compute `ops.cells.GRU.forward` in one pass."""
     _launch(_gru, h, sums, h, h_before)
 
 
-def gru_backward(gates: Tensor, h_before: Tensor, grad: Tensor, out: Tensor) -> Tensor:
-    """Write the gradient of the sums to `out`, given that of h'; return the direct gradient of h."""
+def gru_backward(
+    gates: Tensor, inner: Tensor, h_before: Tensor, inner_before: Tensor, grad: Tensor, grad_inner: Tensor, out: Tensor
+) -> Tensor:
+    """Compute `ops.cells.GRU.backward` in one pass."""
     direct = torch.empty_like(grad, memory_format=torch.contiguous_format)
     _launch(_gru_backward, grad, gates, h_before, grad, out, direct)
     return direct
+
+
+CELLS = {LSTM: (lstm, lstm_backward), GRU: (gru, gru_backward)}
 
 
 def _launch(function: Any, h: Tensor, *tensors: Tensor) -> None:

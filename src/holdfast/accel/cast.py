@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from holdfast.core.kernels import fused, kernels
+from holdfast.accel.registry import fused, kernels, on_gpu
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)  # of exactly these types: a subclass may compute something else
 COLUMNS, MIN_ROWS = 64, 1024  # of a gradient whose sums a kernel takes: a multiple, and the least number
@@ -63,7 +63,7 @@ def _is_norm(module: nn.Module) -> bool:
         return False
     # the kernel holds complete rows, and the final sums of its backward pass take 16 columns each
     (*others, width) = module.normalized_shape
-    return module.weight.is_cuda and not others and width % 16 == 0 and width <= MAX_WIDTH
+    return on_gpu(module.weight) and not others and width % 16 == 0 and width <= MAX_WIDTH
 
 
 def _norm_forward(norm: nn.LayerNorm, inputs: _Inputs, x: Tensor) -> Tensor:
@@ -160,9 +160,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x weight' + bias; in a captured step a kernel adds up the gradient of the bias in half the time."""
     # the kernel is worth its node only for a bias that learns, over a large number of rows
     learns = torch.is_grad_enabled() and bias is not None and bias.requires_grad
-    if not learns or not x.is_cuda or len(weight) % COLUMNS or x.numel() < MIN_ROWS * x.shape[-1]:
-        return F.linear(x, weight, bias)
-    if fused("norm", x) is None:
+    if not learns or len(weight) % COLUMNS or x.numel() < MIN_ROWS * x.shape[-1] or fused("norm", x) is None:
         return F.linear(x, weight, bias)
     return _Linear.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
 

@@ -8,15 +8,13 @@ import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.core.kernels import ceil_div, kernel, launch, power_of_two
+from holdfast.accel.registry import ceil_div, kernel, launch, power_of_two
 
 FOLD_COLS, FOLD_DEPTH = 32, 32  # tile of the weight in `fold`
 BAND, BAND_COLS = 16, 64  # tile of the weight in `unfold`: one program per band of rows
 SUM_BLOCKS = 128  # block sums that `unfold` adds at once
 ROWS, ROWS_BACKWARD = 128, 32  # tokens per program of `route` and `route_backward`
 TILE = 8192  # entries of the query held at once
-MAX_COUNTS = 4096  # up to this number every program of `sort_pairs` adds the counts itself; beyond, one running sum
-COUNTS = 2048  # counts held at once, over all experts
 
 
 def folded_rows(q: int, e: int) -> int:
@@ -64,14 +62,13 @@ def unfold(
 
 def route(
     dots: Tensor, query: Tensor, directions: Tensor, log_scale: Tensor, noise: Tensor | None, mask: Tensor | None,
-    *, max_log_scale: float, sigma: float, top: int, renormalise: bool, inverse_sigma: float, tutel: bool,
-    balanced: bool,
+    *, max_log_scale: float, sigma: float, top: int, shared: bool, inverse_sigma: float, balanced: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return scores (t, e), noisy scores, chosen experts (t, k), gates (t, k), notes, and choices per block and expert.
 
     Scores are exp(min(log_scale, max_log_scale)) dots / |query| / |direction| with dots (t, e) and query (t, q); noisy
-    scores add `sigma` times the noise (t, e). The notes hold the norms of queries (t) and directions (e), for
-    `balanced` the importance and load of every expert per block, and space for two slopes (2, e).
+    scores add `sigma` times the noise (t, e); `shared` gates sum to one. The notes hold the norms of queries (t) and
+    directions (e), for `balanced` the importance and load of every expert per block, and space for two slopes (2, e).
     """
     (t, e), q = dots.shape, query.shape[1]
     blocks, size = ceil_div(t, ROWS), max(2, power_of_two(e))
@@ -85,8 +82,8 @@ def route(
         (dots, query, directions, log_scale, dots if noise is None else noise, chosen if mask is None else mask,
          scores, noisy, chosen, gates, notes, counts),
         t, e, q, blocks, max_log_scale, sigma, inverse_sigma,
-        K=top, WIDE=power_of_two(top), RENORMALISE=renormalise, NOISY=noise is not None, BALANCED=balanced,
-        TUTEL=tutel, MASKED=mask is not None, ROWS=ROWS, SIZE=size, COLS=TILE // ROWS,
+        K=top, WIDE=power_of_two(top), SHARED=shared, NOISY=noise is not None, BALANCED=balanced,
+        MASKED=mask is not None, ROWS=ROWS, SIZE=size, COLS=TILE // ROWS,
     )  # fmt: skip
     return scores, noisy, chosen, gates, notes, counts
 
@@ -94,7 +91,7 @@ def route(
 def route_backward(
     scores: Tensor, noisy: Tensor, chosen: Tensor, mask: Tensor | None, notes: Tensor, query: Tensor,
     log_scale: Tensor, by_gates: Tensor, by_loss: Tensor | None,
-    *, max_log_scale: float, gate: str, inverse_sigma: float, tutel: bool, weight: float,
+    *, max_log_scale: float, shared: bool, inverse_sigma: float, weight: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the gradients of query and dots in one tensor (t, w), and the block sums that `unfold` takes.
 
@@ -108,15 +105,14 @@ def route_backward(
         (scores, noisy, chosen, chosen if mask is None else mask, notes, query, log_scale, by_gates,
          scores if by_loss is None else by_loss, joined, sums),
         t, e, q, wide, ceil_div(t, ROWS), max_log_scale, inverse_sigma, weight,
-        K=top, RENORMALISE=gate == "renormalised", PRESERVING=gate == "preserving", BALANCED=by_loss is not None,
-        TUTEL=tutel, MASKED=mask is not None,
+        K=top, SHARED=shared, BALANCED=by_loss is not None, MASKED=mask is not None,
         ROWS=ROWS_BACKWARD, SIZE=size, COLS=TILE // max(ROWS_BACKWARD, 2 * size),
     )  # fmt: skip
     return joined, sums
 
 
 def sort_pairs(
-    chosen: Tensor, counts: Tensor, notes: Tensor, experts: int, *, weight: float, tutel: bool
+    chosen: Tensor, counts: Tensor, notes: Tensor, experts: int, *, weight: float
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Return (order, position, token, expert, ends) of a stable sort of the pairs by expert, and statistics in fp32.
 
@@ -127,18 +123,13 @@ def sort_pairs(
     """
     (t, k), device = chosen.shape, chosen.device
     blocks, size = ceil_div(t, ROWS), max(2, power_of_two(experts))
-    # every program adds a small number of counts itself, which saves the launch of a running sum
-    few = counts.shape[0] <= MAX_COUNTS
-    if not few:
-        counts = counts.cumsum(0, dtype=torch.int32)
     pairs = [torch.empty(t * k, dtype=torch.int64, device=device) for _ in range(4)]
     ends = torch.empty(experts, dtype=torch.int32, device=device)
     losses, shares = [notes.new_empty(()) for _ in range(3)], [notes.new_empty(experts) for _ in range(2)]
     launch(
-        _sort_pairs, (blocks, k), (chosen, counts, notes, *pairs, ends, *losses, *shares), t, k, experts,
-        max(1.0, experts - 1.0) if tutel else float(experts), weight,
-        ADDED=not few, BALANCED=weight > 0, CHUNK=COUNTS // size, BLOCK=ROWS, SIZE=size,
-        num_warps=8 if size > 16 else 4,
+        _sort_pairs, (blocks, k),
+        (chosen, counts.cumsum(0, dtype=torch.int32), notes, *pairs, ends, *losses, *shares), t, k, experts, weight,
+        BALANCED=weight > 0, BLOCK=ROWS, SIZE=size, num_warps=8 if size > 16 else 4,
     )  # fmt: skip
     return (*pairs, ends), (*losses, *shares)
 
@@ -222,8 +213,8 @@ def _softmax(x):
 def _route(
     dots, query, directions, log_scale, noise, mask, scores, noisy, chosen, gates, notes, counts,
     t, e, q, blocks, max_log_scale, sigma, inverse_sigma,
-    K: tl.constexpr, WIDE: tl.constexpr, RENORMALISE: tl.constexpr, NOISY: tl.constexpr, BALANCED: tl.constexpr,
-    TUTEL: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr, COLS: tl.constexpr,
+    K: tl.constexpr, WIDE: tl.constexpr, SHARED: tl.constexpr, NOISY: tl.constexpr, BALANCED: tl.constexpr,
+    MASKED: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
     row, i = block.to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, SIZE)
@@ -263,7 +254,7 @@ def _route(
         rest = tl.where(picked, -float("inf"), rest)
         count = tl.sum((picked & here[:, None]).to(tl.int32), 0)
         tl.store(counts + (i * K + choice) * blocks + block, count, mask=mine)
-    if RENORMALISE:
+    if SHARED:
         gate = gate / tl.sum(gate, 1)[:, None]
     to, valid = row[:, None] * K + j, here[:, None] & (j < K)
     tl.store(chosen + to, best.to(tl.int64), mask=valid)
@@ -271,7 +262,7 @@ def _route(
     # importance and load of this block; the load compares the clean scores with the k-th noisy one, which is `last`
     if BALANCED:
         share = _softmax(tl.where(mine[None, :], clean, -float("inf")))
-        apart = ((share if TUTEL else clean) - last[:, None]) * inverse_sigma
+        apart = (clean - last[:, None]) * inverse_sigma
         probability = 0.5 + 0.5 * tl.erf(apart * 0.7071067811865476)
         if MASKED:
             here = here & (tl.load(mask + row, mask=here, other=0) != 0)
@@ -284,10 +275,10 @@ def _route(
 def _route_backward(
     scores, noisy, chosen, mask, notes, query, log_scale, by_gates, by_loss, joined, sums,
     t, e, q, wide, forward_blocks, max_log_scale, inverse_sigma, weight,
-    K: tl.constexpr, RENORMALISE: tl.constexpr, PRESERVING: tl.constexpr, BALANCED: tl.constexpr, TUTEL: tl.constexpr,
+    K: tl.constexpr, SHARED: tl.constexpr, BALANCED: tl.constexpr,
     MASKED: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Renormalised gates are a softmax over the chosen scores alone; preserving ones have a constant divisor."""
+    """Shared gates are preserving ones: their divisor is a constant."""
     row, i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, SIZE)
     here, mine = row < t, i < e
     at, inside = row[:, None] * e + i[None, :], here[:, None] & mine[None, :]
@@ -299,8 +290,8 @@ def _route_backward(
         by_gate += tl.where(last, tl.load(by_gates + row * K + choice, mask=here, other=0)[:, None], 0.0)
         picked += last.to(tl.int32)
     clean, x = tl.load(scores + at, mask=inside, other=0), tl.load(noisy + at, mask=inside, other=0)
-    share = _softmax(tl.where((picked > 0) if RENORMALISE else mine[None, :], x, -float("inf")))
-    if PRESERVING:
+    share = _softmax(tl.where(mine[None, :], x, -float("inf")))
+    if SHARED:
         by_gate = by_gate / tl.sum(tl.where(picked > 0, share, 0.0), 1)[:, None]
     # backward pass of the softmax
     g = share * (by_gate - tl.sum(share * by_gate, 1)[:, None])
@@ -308,18 +299,14 @@ def _route_backward(
         share = _softmax(tl.where(mine[None, :], clean, -float("inf")))
         # computed again from the scores instead of saved; 0.3989.. exp(-a^2 / 2) is the normal density
         threshold = tl.sum(tl.where(last, x, 0.0), 1)
-        apart = ((share if TUTEL else clean) - threshold[:, None]) * inverse_sigma
+        apart = (clean - threshold[:, None]) * inverse_sigma
         slopes, scale = notes + t + e + forward_blocks * 2 * e + i, weight * tl.load(by_loss)
         if MASKED:
             scale = tl.where(tl.load(mask + row, mask=here, other=0) != 0, scale, 0.0)[:, None]
         by_share = scale * tl.load(slopes, mask=mine, other=0)[None, :]
         by_probability = scale * tl.load(slopes + e, mask=mine, other=0)[None, :]
         by_score = by_probability * inverse_sigma * 0.3989422804014327 * tl.exp(-0.5 * apart * apart)
-        if TUTEL:
-            by_share += by_score
-        else:
-            g += by_score
-        g += share * (by_share - tl.sum(share * by_share, 1)[:, None])
+        g += by_score + share * (by_share - tl.sum(share * by_share, 1)[:, None])
         # the threshold is a score too, and gets the opposite of all these gradients
         g += tl.where(last, -tl.sum(by_score, 1)[:, None], 0.0)
     g = tl.where(inside, g, 0.0)
@@ -344,33 +331,19 @@ def _route_backward(
 
 
 @kernel
-def _before(counts, slot, slots, ADDED: tl.constexpr, CHUNK: tl.constexpr):
-    """Number of pairs before each of these slots; ADDED: the counts are running sums already."""
-    if ADDED:
-        return tl.load(counts + slot - 1, mask=(slot > 0) & (slot <= slots), other=0)
-    total = tl.zeros_like(slot)
-    for begin in range(0, slots, CHUNK):
-        at = begin + tl.arange(0, CHUNK)
-        count = tl.load(counts + at, mask=at < slots, other=0)
-        total += tl.sum(tl.where(at[:, None] < slot[None, :], count[:, None], 0), 0)
-    return total
-
-
-@kernel
 def _sort_pairs(
     chosen, counts, notes, order, position, token, expert, ends, both, first, second, importance, shares,
-    t, k, e, freedom, weight,
-    ADDED: tl.constexpr, BALANCED: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr,
+    t, k, e, weight, BALANCED: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Counts are ordered by expert, choice and block, as the sorted pairs are."""
+    """Counts are running sums in the order of expert, choice and block, as the sorted pairs are."""
     # position of a pair: pairs of all experts, choices and blocks before it, and its rank in its own block; no two
     # programs write to one position, and the order of the tokens stays
     block, choice, blocks = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     row, i = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64), tl.arange(0, SIZE)
     mine = tl.load(chosen + row * k + choice, mask=row < t, other=SIZE)
     member = (mine[:, None] == i[None, :]).to(tl.int32)
-    slots = e * k * blocks
-    before = _before(counts, (i * k + choice) * blocks + block, slots, ADDED, CHUNK)
+    slot = (i * k + choice) * blocks + block
+    before = tl.load(counts + slot - 1, mask=(slot > 0) & (i < e), other=0)
     to = tl.sum(member * (tl.cumsum(member, 0) - 1 + before[None, :]), 1)
     pair = choice * t + row
     tl.store(position + pair, to.to(tl.int64), mask=row < t)
@@ -379,15 +352,15 @@ def _sort_pairs(
     tl.store(expert + to, mine, mask=row < t)
     # ends and losses are small: one program computes them without another launch
     if block + choice == 0:
-        end = _before(counts, (i + 1) * k * blocks, slots, ADDED, CHUNK)
+        end = tl.load(counts + (i + 1) * k * blocks - 1, mask=i < e, other=0)
         tl.store(ends + i, end, mask=i < e)
         tl.store(shares + i, (end - before).to(tl.float32) / (t * k), mask=i < e)
         if BALANCED:
             amounts = notes + t + e
             slopes = amounts + blocks * 2 * e
-            value = _variation(amounts, blocks, slopes, e, freedom, BLOCK, SIZE)
+            value = _variation(amounts, blocks, slopes, e, BLOCK, SIZE)
             tl.store(first, value)
-            more = _variation(amounts + e, blocks, slopes + e, e, freedom, BLOCK, SIZE)
+            more = _variation(amounts + e, blocks, slopes + e, e, BLOCK, SIZE)
             tl.store(second, more)
             tl.store(both, weight * (value + more))
             amount = _total(amounts, blocks, e, BLOCK, SIZE)
@@ -406,11 +379,11 @@ def _total(amounts, blocks, e, ROWS: tl.constexpr, SIZE: tl.constexpr):
 
 
 @kernel
-def _variation(amounts, blocks, slopes, e, freedom, ROWS: tl.constexpr, SIZE: tl.constexpr):
+def _variation(amounts, blocks, slopes, e, ROWS: tl.constexpr, SIZE: tl.constexpr):
     """(std / mean)^2 of the total amounts; the derivative is written to the slopes."""
     i, amount = tl.arange(0, SIZE), _total(amounts, blocks, e, ROWS, SIZE)
     mean = tl.sum(amount, 0) / e
     off = tl.where(i < e, amount - mean, 0.0)
-    variance, below = tl.sum(off * off, 0) / freedom, mean * mean + 1e-10
-    tl.store(slopes + i, (2 * off / freedom - 2 * variance * mean / (e * below)) / below, mask=i < e)
+    variance, below = tl.sum(off * off, 0) / e, mean * mean + 1e-10
+    tl.store(slopes + i, (2 * off / e - 2 * variance * mean / (e * below)) / below, mask=i < e)
     return variance / below

@@ -12,8 +12,6 @@ direct gradient of `h_before`; `grad_inner` becomes the gradient of the inner st
 import torch
 from torch import Tensor
 
-from holdfast.core.kernels import kernels
-
 BLOCKS = 4
 
 
@@ -32,10 +30,6 @@ class LSTM:
 
     @staticmethod
     def forward(sums: Tensor, h: Tensor, inner: Tensor, h_before: Tensor, inner_before: Tensor) -> None:
-        fast = kernels("recurrent", sums)
-        if fast is not None:
-            fast.lstm(sums, h, inner, inner_before)
-            return
         g, i, f, o = sums.chunk(BLOCKS, -1)
         c, squashed = inner.chunk(2, -1)
         g.tanh_()
@@ -50,9 +44,6 @@ class LSTM:
         gates: Tensor, inner: Tensor, h_before: Tensor, inner_before: Tensor,
         grad: Tensor, grad_inner: Tensor, out: Tensor,
     ) -> Tensor | None:  # fmt: skip
-        fast = kernels("recurrent", gates)
-        if fast is not None:
-            return fast.lstm_backward(gates, inner, inner_before, grad, grad_inner, out)
         width = grad.shape[-1]
         g, i, f, o = gates.chunk(BLOCKS, -1)
         squashed, c_before = inner.chunk(2, -1)[1], inner_before.chunk(2, -1)[0]
@@ -82,10 +73,6 @@ class GRU:
 
     @staticmethod
     def forward(sums: Tensor, h: Tensor, inner: Tensor, h_before: Tensor, inner_before: Tensor) -> None:
-        fast = kernels("recurrent", sums)
-        if fast is not None:
-            fast.gru(sums, h, h_before)
-            return
         width = h.shape[-1]
         u, r, z, n = sums.chunk(BLOCKS, -1)
         sums[..., width : 3 * width].sigmoid_()
@@ -97,9 +84,6 @@ class GRU:
         gates: Tensor, inner: Tensor, h_before: Tensor, inner_before: Tensor,
         grad: Tensor, grad_inner: Tensor, out: Tensor,
     ) -> Tensor | None:  # fmt: skip
-        fast = kernels("recurrent", gates)
-        if fast is not None:
-            return fast.gru_backward(gates, h_before, grad, out)
         u, r, z, n = gates.chunk(BLOCKS, -1)
         out_u, out_r, out_z, out_n = out.chunk(BLOCKS, -1)
         direct = grad * z
