@@ -18,7 +18,7 @@ from holdfast.core.files import cache_folder, locked
 from holdfast.core.forking import import_aside
 from holdfast.core.stopping import Deadline, format_seconds, parse_duration
 from holdfast.data.dataset import Dataset
-from holdfast.data.readers.memory import Source
+from holdfast.data.readers.in_memory import Source
 from holdfast.data.sampling import sample_sizes
 from holdfast.defaults import LIMIT, first_sample, learns
 from holdfast.engines.local import default_engine

@@ -21,7 +21,7 @@ import numpy as np
 from holdfast.core.errors import BadInput, NothingFinished
 from holdfast.core.files import cache_folder, write_text
 from holdfast.core.stopping import Deadline, format_seconds, parse_duration
-from holdfast.data.readers.memory import Source
+from holdfast.data.readers.in_memory import Source
 from holdfast.defaults import FEW_DOMAINS, LIMIT
 from holdfast.engines.local import default_engine
 from holdfast.record import LOWER_IS_BETTER, RunRecord, paths, run_id

@@ -25,18 +25,16 @@ from holdfast.core.errors import BadInput, check_known
 from holdfast.core.files import cache_folder
 from holdfast.core.stopping import Deadline, stop_if_requested
 from holdfast.core.store import Store
+from holdfast.data import load
 from holdfast.data.batches import Examples, prepare
 from holdfast.data.cache import cached_features, uncached_rows
-from holdfast.data.copies import copies_note
 from holdfast.data.dataset import Dataset
-from holdfast.data.load import load_data
 from holdfast.data.raw import Subset
 from holdfast.data.readers.columns import listed
-from holdfast.data.readers.memory import Source
+from holdfast.data.readers.in_memory import Source
 from holdfast.data.sampling import nested_order, sample_sizes
 from holdfast.data.splits import rows_by_domain
-from holdfast.data.targets import infer_task
-from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled, unlabelled_parts, with_empty_labels
+from holdfast.data.unlabelled import EMPTY_LABELS, unlabelled_parts
 from holdfast.defaults import FEW_DOMAINS, FEWEST_ENCODED
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation
 from holdfast.spec import Spec
@@ -363,18 +361,10 @@ def training_data(
     adapts = unlabelled is not None or empty_labels != EMPTY_LABELS[0]
     if adapts and (task or Spec.task) != "classify":
         raise BadInput(f"the task {task} does not use unlabelled examples: leave --unlabelled and --empty-labels out")
-    need = [role for role in target.needs if empty_labels == EMPTY_LABELS[0] or role != "label"]
-    dataset = load_data(data, columns=columns, need=need, data_dir=data_dir, form=target.data_form, skip_bad=skip_bad)
-    dataset = target.convert(dataset) if task else infer_task(dataset)
-    dataset = with_empty_labels(dataset) if empty_labels != EMPTY_LABELS[0] else dataset
-    dataset = dataset.checked(labels=bool(target.predicts))
-    dataset = dataset if examples is None else dataset.limited(examples)
-    dataset = dataset.with_notes(copies_note(dataset))
-    if unlabelled is None:
-        return dataset
-    inputs = {role: name for role, name in (columns or {}).items() if role not in ("label", "split")}
-    extra = load_data(unlabelled, columns=inputs, need=(), data_dir=data_dir, form=target.data_form, skip_bad=skip_bad)
-    return add_unlabelled(dataset, extra if examples is None else extra.limited(examples))
+    return load.training_data(
+        data, target, inferred=not task, columns=columns, data_dir=data_dir, examples=examples, unlabelled=unlabelled,
+        empty_labels=empty_labels, skip_bad=skip_bad,
+    )  # fmt: skip
 
 
 def choose_device(name: str) -> torch.device:

@@ -20,7 +20,7 @@ from holdfast.data.raw import GraphList, Raw, Subset
 from holdfast.data.readers import formats
 from holdfast.data.readers.columns import DEFAULT, ReadOptions, find
 from holdfast.data.readers.smiles import Parsed, import_rdkit, parse_all, parse_molecule
-from holdfast.data.readers.table import read_table
+from holdfast.data.readers.tables import read_table
 
 NAMES = ("smiles", "canonical_smiles", "mol")
 TRAIN, VALID = 0.8, 0.1  # fractions of a scaffold split
@@ -46,7 +46,7 @@ def smiles_column(path: Path, columns: Mapping[str, str] | None) -> str | None:
         return None
     if not path.is_file() or not path.stat().st_size:
         return None  # reported by the table reader
-    return find(formats.read_schema(path).names, NAMES)
+    return find(formats.open_table(path).schema.names, NAMES)
 
 
 def read_molecules(path: Path, column: str, options: ReadOptions = DEFAULT) -> Dataset:

@@ -9,12 +9,12 @@ from PIL import Image
 
 from holdfast.core.errors import Absent, BadInput
 from holdfast.data.known import table
-from holdfast.data.known.base import KnownSet
+from holdfast.data.known.known_set import KnownSet
 from holdfast.data.load import load_data
 from tests.published import write_images
 
-BY_DOMAIN = [name for name, row in table().items() if row["reader"] == "images:read_domain_folders"]
-BY_SPLIT = [name for name, row in table().items() if row["reader"] == "images:read_split_folders"]
+BY_DOMAIN = [name for name, row in table().items() if row["reader"] == "image_sets:read_domain_folders"]
+BY_SPLIT = [name for name, row in table().items() if row["reader"] == "image_sets:read_split_folders"]
 PACS = KnownSet.of("pacs")
 # domains, classes and images of Tables 6 and 7
 PRINTED = {

@@ -9,7 +9,7 @@ import pytest
 from holdfast import catalog
 from holdfast.core.errors import Absent, BadInput
 from holdfast.data.known import table
-from holdfast.data.known.base import KnownSet
+from holdfast.data.known.known_set import KnownSet
 from holdfast.data.load import load_data
 from holdfast.data.registry import READERS
 from holdfast.train.workspace import training_data

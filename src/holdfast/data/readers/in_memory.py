@@ -18,12 +18,13 @@ from holdfast.core.inputs import Graphs
 from holdfast.core.table import Schema
 from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import GraphList, ImageFiles, Pixels, Raw, Texts, Vectors
-from holdfast.data.readers.columns import DEFAULT, ReadOptions
+from holdfast.data.readers.checks import CellChecker
+from holdfast.data.readers.columns import DEFAULT, ReadOptions, Roles
 from holdfast.data.readers.features import FeatureCollector, Inputs
-from holdfast.data.readers.forms import SAMPLE
+from holdfast.data.readers.forms import SAMPLE, Plan, default_form
 from holdfast.data.readers.graphs import GraphObject, as_graphs
 from holdfast.data.readers.sources import OnInvalid, TableSource, Types
-from holdfast.data.readers.table import read_rows
+from holdfast.data.readers.tables import read_rows
 
 ONE_DOMAIN = "all"  # name of the domain if none are passed
 FRAME = "the DataFrame"
@@ -162,10 +163,13 @@ def read_inputs(frame: pd.DataFrame, schema: Schema = (), text: str | None = Non
     if unknown := [name for name, kind in kinds.items() if not kind]:
         raise BadInput(f"{FRAME}: column '{unknown[0]}' is neither numbers nor texts: convert or drop it")
     kinds |= {column.name: column.kind for column in schema} | ({text: "text"} if text else {})
+    trained = {column.name: default_form(column.kind) for column in schema}
+    checker = CellChecker(source, Plan(Roles((), kinds), trained=trained), (), hint="")
     collector = FeatureCollector(FRAME, kinds, chosen=names)
     with source.explained():
         for batch in source.batches({}):
-            collector.add(batch)
+            collector.add(checker.clean(batch)[0])
+    checker.finish(skip_bad=False)
     return collector.result(None)
 
 
@@ -257,10 +261,14 @@ def read_frame(
 
     Paths of images are relative to `folder`, by default the current one.
     """
+    frame = as_frame(frame)
+    if not isinstance(frame, pd.DataFrame):
+        kinds = "a path, the name of a data set or a Dataset or a DataFrame"
+        raise BadInput(f"data must be {kinds}, got a {type(frame).__name__}: write it to a file")
     if not len(frame):
         _check_names(frame, where)
         raise BadInput(f"{where} has no rows: pass one row per example")
-    ((dataset, _),) = read_rows(Frame(frame, where, name=name, folder=folder), options)
+    (dataset,) = read_rows(Frame(frame, where, name=name, folder=folder), options)
     return dataset
 
 
