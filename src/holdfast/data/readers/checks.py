@@ -91,6 +91,7 @@ class CellChecker:
     def __init__(self, source: TableSource, plan: Plan, need: Collection[str], *, hint: str = SKIP_BAD) -> None:
         self.roles, self.forms, self.trained, self.need = plan.roles, plan.forms, plan.trained, need
         self.bad, self.folder = BadCells(source.where, hint), source.folder or Path()
+        self.booleans = {name for name, kind in source.kinds().items() if kind == "boolean"}
         self.damaged: list[int] = []
         self.seen = 0  # rows in batches
         self.missing: Counter[tuple[str, str]] = Counter()  # (column, spelling) -> cells read as missing
@@ -173,6 +174,7 @@ class CellChecker:
     def _convert(self, column: Any, name: str, kind: str, report: Any) -> Any:
         """Return the values of a column of texts, and report those that are not in the form of the column."""
         form = self.forms.get(name) or default_form(kind)
+        kind = "boolean" if name in self.booleans else kind
         values, bad, missing = convert(column, kind, form)
         for spelling, count in missing.items():
             if spelling in form.missing:

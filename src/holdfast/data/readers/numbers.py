@@ -105,28 +105,31 @@ class Converted(NamedTuple):
 
 def convert(column: Any, kind: str, form: "NumberForm | DateForm") -> Converted:
     """Convert a column of texts to numbers, dates or booleans."""
-    # Arrow reads plain numbers and dates itself, many times faster, if no cell is bad or unusual
-    kinds = {} if form.missing or not form.plain else {"number": pa.float64(), "date": pa.timestamp("us")}
-    with suppress(KeyError, pa.ArrowException):
-        return Converted(_cast(column, kinds[kind]), None, Counter())
+    # Arrow reads plain numbers and dates itself, many times faster than the expressions of a form
+    plain = form.plain and kind != "boolean"
+    if plain and (values := _cast(column, kind)) is not None:
+        return Converted(values, None, Counter())
     texts = trimmed(column)
     missing = compute.or_(is_in(texts, [*MISSING, *form.missing]), texts.is_null())
+    spellings = texts.filter(missing).value_counts().to_pylist()
+    values = _cast(compute.if_else(missing, None, texts), kind) if plain else None
     if kind == "boolean":
         index = compute.index_in(compute.utf8_lower(texts), value_set=pa.array(_BOOLEANS, TEXT))
         values = pa.array(_BOOLEANS.values()).take(index)
-    else:
+    elif values is None:
         values = form.parse(texts)
-    spellings = texts.filter(missing).value_counts().to_pylist()
     # parsing gives null for what it does not understand: null and not missing is bad
     bad = compute.and_not(values.is_null(), missing)
     return Converted(values, bad, Counter({each["values"]: each["counts"] for each in spellings}))
 
 
-def _cast(column: Any, kind: pa.DataType) -> Any:
-    try:
-        return column.cast(kind)
-    except pa.ArrowException:  # some cells may be empty
-        return compute.if_else(compute.equal(compute.binary_length(column), 0), None, column).cast(kind)
+def _cast(texts: Any, kind: str) -> Any | None:
+    """Return plain numbers or dates, which may have a time zone; None if a text is neither."""
+    for type in (pa.float64(),) if kind == "number" else (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        with suppress(pa.ArrowException):
+            values = texts.cast(type)
+            return values if kind == "number" else values.cast(pa.timestamp("us"))
+    return None
 
 
 def infinite(column: Any) -> Any | None:
@@ -135,6 +138,15 @@ def infinite(column: Any) -> Any | None:
     extremes = compute.min_max(column).as_py()
     low, high = extremes["min"] or 0.0, extremes["max"] or 0.0
     return None if low >= -_MAX_FLOAT and high <= _MAX_FLOAT else compute.greater(compute.abs(column), _MAX_FLOAT)
+
+
+def infinite_cell(values: np.ndarray) -> tuple[int, int] | None:
+    """Return row and column, from 1, of the first number (n, d) that is NaN or infinite; None if all are finite."""
+    finite = np.isfinite(values)
+    if finite.all():
+        return None
+    row, column = np.argwhere(~finite)[0].tolist()
+    return row + 1, column + 1
 
 
 def looks_like_number(value: str) -> bool:

@@ -14,7 +14,8 @@ from pyarrow import parquet
 from holdfast.core.errors import BadInput
 from holdfast.data.readers.arrow import compute, decoded
 
-BATCH = 1 << 12  # rows that are decoded at once
+BATCH = 1 << 13  # rows that are decoded at once
+FEW = 1 << 6  # the same of texts in the encoding DELTA_BYTE_ARRAY, which may share long beginnings
 BATCH_BYTES = 1 << 26  # decoded bytes per batch
 MIN_LIMIT = 1 << 30  # decoded bytes that any file may have
 MAX_RATIO = 200  # beyond that, decoded bytes per byte of the file
@@ -26,18 +27,40 @@ def parquet_batches(path: Path, names: Sequence[str] | None = None) -> Iterator[
     Texts inside lists are yielded as dictionaries, since a single row may refer to them many times.
     """
     size, total = path.stat().st_size, 0
-    schema = parquet.read_metadata(path).schema  # nothing else is read from it: pyarrow aborts at damaged statistics
-    leaves = map(schema.column, range(len(schema)))
-    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
-    # without pre-buffering, the compressed pages of a large row group are not all in memory at once
-    with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False, read_dictionary=texts) as file:
-        for batch in file.iter_batches(batch_size=BATCH, columns=names, use_threads=False):
-            total += sum(map(_decoded_bytes, batch.columns))
-            if total > max(MIN_LIMIT, MAX_RATIO * size):
-                sizes = f"from {size / 2**20:.1f} MiB to at least {total / 2**30:.1f} GiB"
-                fix = "if you trust it, split it into several files"
-                raise BadInput(f"{path} would unpack {sizes} and fill the memory: {fix}")
-            yield from _pieces(batch)
+    for batch in _decoded_batches(path, names):
+        total += sum(map(_decoded_bytes, batch.columns))
+        if total > max(MIN_LIMIT, MAX_RATIO * size):
+            sizes = f"from {size / 2**20:.1f} MiB to at least {total / 2**30:.1f} GiB"
+            fix = "if you trust it, split it into several files"
+            raise BadInput(f"{path} would unpack {sizes} and fill the memory: {fix}")
+        yield from _pieces(batch)
+
+
+def _decoded_batches(path: Path, names: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+    """Yield batches with dictionaries of texts; where Arrow has none, few rows of texts."""
+    metadata = parquet.read_metadata(path)  # not that of columns: pyarrow aborts at damaged statistics
+    leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+    texts = [leaf for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    for group in range(metadata.num_row_groups):
+        done = 0
+        for dictionaries, rows in (([leaf.path for leaf in texts], BATCH), ([], FEW)):
+            try:
+                # without pre-buffering, the compressed pages of a large row group are not all in memory at once
+                options: Any = {"buffer_size": 1 << 20, "pre_buffer": False, "read_dictionary": dictionaries}
+                with parquet.ParquetFile(path, **options) as file:
+                    start = 0
+                    for batch in file.iter_batches(rows, row_groups=[group], columns=names, use_threads=False):
+                        start += len(batch)
+                        if start > done:
+                            yield batch.slice(max(0, len(batch) - (start - done)))
+                            done = start
+                break
+            except OSError as error:
+                if "DeltaByteArray" not in str(error) or not dictionaries:
+                    raise
+                if lists := [leaf.path for leaf in texts if leaf.max_repetition_level]:
+                    fix = "write it as PLAIN"
+                    raise BadInput(f"{path}: column {lists[0]} holds lists next to DELTA_BYTE_ARRAY: {fix}") from error
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -252,7 +252,7 @@ def test_rows_are_counted_across_blocks(tmp_path, monkeypatch):
 
 
 def test_text_longer_than_a_block(tmp_path, monkeypatch):
-    text = "word " * (formats.HEAD // 4)
+    text = "word " * (formats.HEAD // 2)
     for suffix in (".csv", ".jsonl"):
         rows = {"text": ["a", text], "label": ["x", "y"], "domain": ["d", "d"]}
         assert read_table(write(tmp_path, suffix, rows)).raw.take(np.array([1])) == [text]
