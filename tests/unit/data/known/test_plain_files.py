@@ -102,13 +102,6 @@ def test_invalid_tables_are_rejected(tmp_path, case):
         load_data(name, data_dir=tmp_path)
 
 
-@pytest.mark.parametrize("name", [*DOMAINS, *CLASSIFICATION])
-def test_missing_file_is_reported_with_its_columns(tmp_path, name):
-    columns = "premise, hypothesis, label" if name in PAIRS else "text, label"
-    with pytest.raises(BadInput, match=rf"{name}\.csv.*{columns}"):
-        load_data(name, data_dir=tmp_path)
-
-
 @pytest.mark.parametrize("name", CLASSIFICATION)
 def test_task_set_is_read_by_its_name(tmp_path, name):
     write_tasks(tmp_path, name)
@@ -221,17 +214,7 @@ def test_plain_texts_of_one_field(folder, tmp_path):
     assert first.fingerprint == second.fingerprint
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("conll2003", "tokens, tags"), ("newsqa", "answer_start"), ("cs-texts", "cs-texts.txt")],
-)
-def test_missing_file_is_reported_with_its_layout(name, expected, tmp_path):
-    with pytest.raises(Absent, match=expected):
-        load_data(name, data_dir=tmp_path)
-
-
 SETS = [name for name, row in table().items() if row["reader"] == "plain_files:read_graph_set"]
-MOLECULES = [name for name, row in table().items() if row["reader"] == "plain_files:read_molecule_set"]
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -258,14 +241,6 @@ def test_folder_or_text_file_is_read(tmp_path):
 def test_published_size_needs_no_note(tmp_path):
     write_zip(tmp_path / "NCI1.zip", rings_and_stars(6))
     assert replace(KnownSet.of("nci1"), sizes={"all": 6}).load_reader()(data_dir=tmp_path).notes == ()
-
-
-@pytest.mark.parametrize("name", [*SETS, *MOLECULES])
-def test_missing_file_is_reported_with_its_format(tmp_path, name):
-    with pytest.raises(BadInput) as error:
-        load_data(name, data_dir=tmp_path)
-    assert ("smiles, label" in str(error.value)) == (name in MOLECULES)
-    assert ("pickles" in str(error.value)) == (name in ("graph-sst5", "graph-twitter"))
 
 
 @pytest.mark.molecules
