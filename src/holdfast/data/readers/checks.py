@@ -174,7 +174,7 @@ class CellChecker:
     def _convert(self, column: Any, name: str, kind: str, report: Any) -> Any:
         """Return the values of a column of texts, and report those that are not in the form of the column."""
         form = self.forms.get(name) or default_form(kind)
-        kind = "boolean" if name in self.booleans else kind
+        kind = "boolean" if kind == "number" and name in self.booleans else kind
         values, bad, missing = convert(column, kind, form)
         for spelling, count in missing.items():
             if spelling in form.missing:
