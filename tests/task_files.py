@@ -4,7 +4,7 @@ import csv
 import json
 from pathlib import Path
 
-from holdfast.data.known.base import KnownSet
+from holdfast.data.known.known_set import KnownSet
 from tests.annotated import tagged_sentences
 
 CLASSIFICATION = {

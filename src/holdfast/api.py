@@ -17,7 +17,7 @@ from holdfast.core.errors import BadInput, NothingFinished
 from holdfast.core.files import cache_folder, locked
 from holdfast.core.forking import import_aside
 from holdfast.core.stopping import Deadline, format_seconds
-from holdfast.data.readers.memory import Source
+from holdfast.data.readers.in_memory import Source
 from holdfast.data.sampling import sample_sizes
 from holdfast.defaults import first_sample, learns
 from holdfast.engines.local import default_engine

@@ -24,7 +24,7 @@ from holdfast.core.files import cache_folder
 from holdfast.data.align import with_classes
 from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import Raw
-from holdfast.data.readers.memory import (
+from holdfast.data.readers.in_memory import (
     as_dataset,
     as_frame,
     as_labels,

@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from holdfast.core.checkpoint import save_tensors
 from holdfast.core.errors import BadInput
 from holdfast.data.load import load_data
-from holdfast.data.readers import arrays as archives
 from holdfast.data.readers import graphs
+from holdfast.data.readers import npz as archives
 from holdfast.folders.format import load_model
 from tests.e2e.conftest import write_reviews
 from tests.e2e.test_bad_input import check

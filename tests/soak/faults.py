@@ -29,7 +29,7 @@ from holdfast.core.errors import BadInput, one_line
 from holdfast.core.files import locked, path_error
 from holdfast.data.cache import cached_features, decoded_images
 from holdfast.data.raw import ImageFiles, Vectors
-from holdfast.data.readers.table import read_table
+from holdfast.data.readers.tables import read_table
 from holdfast.data.write import write_tables
 from holdfast.folders.format import SavedModel, load_model
 from holdfast.folders.memory import change_memory

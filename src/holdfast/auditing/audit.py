@@ -31,7 +31,7 @@ from holdfast.auditing.verdict import Verdict, advise, column_advice, conclude, 
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import Dataset
-from holdfast.data.readers.memory import Source
+from holdfast.data.readers.in_memory import Source
 from holdfast.data.write import check_not_input, check_suffix
 from holdfast.report.page import write_audit
 from holdfast.report.terminal import Grid

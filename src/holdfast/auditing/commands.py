@@ -11,7 +11,7 @@ import torch
 
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
-from holdfast.data.readers.memory import Source
+from holdfast.data.readers.in_memory import Source
 from holdfast.train.resolve import Request, resolve
 from holdfast.train.training_data import training_data
 from holdfast.train.workspace import Workspace

@@ -17,7 +17,7 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset, is_finite
 from holdfast.data.load import load_chunks
-from holdfast.data.readers.cells import SKIPPED
+from holdfast.data.readers.checks import SKIPPED
 from holdfast.data.readers.forms import READING
 from holdfast.data.targets import SEPARATORS
 from holdfast.data.write import check_not_input, check_suffix, write_tables

@@ -22,7 +22,7 @@ from holdfast.data.raw import GraphList, Pixels, Raw, Table, Texts, Vectors
 from holdfast.data.readers.columns import ColumnFinder
 from holdfast.data.readers.molecules import molecules
 from holdfast.data.readers.questions import Questions
-from holdfast.data.readers.table import read_json_rows
+from holdfast.data.readers.tables import read_json_rows
 from holdfast.data.readers.tags import Sentences
 
 WHERE = "the request"

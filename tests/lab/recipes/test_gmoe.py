@@ -8,7 +8,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from holdfast.core.errors import BadInput
-from holdfast.data.known.base import KnownSet
+from holdfast.data.known.known_set import KnownSet
 from holdfast.methods.optim import OptimizerSettings as Descending
 from holdfast.nn.backbones.resnet import ResNet
 from holdfast.record import RunRecord

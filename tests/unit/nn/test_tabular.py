@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from holdfast.core.errors import BadInput
-from holdfast.data.readers.memory import read_frame
+from holdfast.data.readers.in_memory import read_frame
 from holdfast.nn.backbones.mixed import Mixed, MixedColumns
 from holdfast.nn.backbones.tabular import CATEGORIES, Columns, Tabular, quantile_knots
 

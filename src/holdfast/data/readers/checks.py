@@ -12,17 +12,19 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.core.errors import BadInput
-from holdfast.data.readers.arrow import TEXT, compute, decoded, is_in, is_text, trimmed
+from holdfast.core.table import NUMERIC
+from holdfast.data.readers.arrow import TEXT, compute, decoded, is_in, is_list_of_texts, is_text, trimmed
 from holdfast.data.readers.codes import SPLIT_FIX, split_index
-from holdfast.data.readers.forms import READING, Form, Plan, default_form
-from holdfast.data.readers.numbers import MISSING, DateForm, NumberForm
+from holdfast.data.readers.columns import JOINED, Roles
+from holdfast.data.readers.forms import READING, Plan, default_form
+from holdfast.data.readers.numbers import UNSURE, DateForm, NumberForm, convert, infinite
 from holdfast.data.readers.sources import BadCell, TableSource
 
 SKIP_BAD = ", or leave such rows out with --skip-bad"
 SKIPPED = "--skip-bad: "  # start of the note on rows that are left out
 SHOWN = 20  # bad cells that an error lists
-_MAX_FLOAT = float(np.finfo(np.float32).max)
-_BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
+SEPARATOR = "|"  # of several labels in one text
+YES, NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no", "")  # in lower case
 
 
 @dataclass
@@ -89,6 +91,7 @@ class CellChecker:
     def __init__(self, source: TableSource, plan: Plan, need: Collection[str], *, hint: str = SKIP_BAD) -> None:
         self.roles, self.forms, self.trained, self.need = plan.roles, plan.forms, plan.trained, need
         self.bad, self.folder = BadCells(source.where, hint), source.folder or Path()
+        self.booleans = {name for name, kind in source.kinds().items() if kind == "boolean"}
         self.damaged: list[int] = []
         self.seen = 0  # rows in batches
         self.missing: Counter[tuple[str, str]] = Counter()  # (column, spelling) -> cells read as missing
@@ -108,14 +111,14 @@ class CellChecker:
 
     def clean(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray]:
         """Return the rows without bad cells, with numbers and dates converted, and their positions in the batch."""
+        batch = with_label_texts(batch, self.roles, where=self.bad.where, before=self.seen)
         # `columns` get converted values, while `batch` keeps the cells as they are written, for messages
         bad_rows = np.zeros(len(batch), dtype=bool)
         cells: list[BadCell] = []
         columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
 
         def report(mask: Any, name: str, problem: str, fix: str, *, show: bool = True) -> None:
-            bad = np.asarray(mask.fill_null(False) if isinstance(mask, pa.Array) else mask)
-            at = np.flatnonzero(bad)
+            at = np.flatnonzero([] if mask is None else mask.fill_null(False))
             if not len(at):
                 return
             self.bad.counts[name, problem] += len(at)
@@ -128,27 +131,10 @@ class CellChecker:
 
         self._check_names(columns, report)
         for name, kind in self.roles.features.items():
-            if kind in ("number", "boolean", "date") and is_text(columns[name].type):
-                columns[name], bad = self._convert(columns[name], name, kind)
-                form = self._form(name, kind)
-                expected = "true or false" if kind == "boolean" else "a number"
-                if isinstance(form, DateForm):
-                    expected = f"a date such as {form.example}"
-                elif form.words:
-                    expected = f"a number with {form.words}"
-                fix = f"fix the value, remove the row, or choose another kind with --column category={name}"
-                if name in self.trained:
-                    expected += " as in the training data"
-                    fix = "write the value in this form or remove the row"
-                # with a model the kind of the column is fixed; otherwise reading it as categories is a fix
-                elif bad.true_count:
-                    self.bad.convertible.append(name)
-                report(bad, name, f"expected {expected}", fix)
+            if kind in NUMERIC and is_text(columns[name].type):
+                columns[name] = self._convert(columns[name], name, kind, report)
             if kind == "number" and pa.types.is_floating(columns[name].type):
-                # 1e300 is finite in 64 bits, but infinite in the 32 bits in which networks compute
-                infinite = _infinite(columns[name])
-                if infinite is not None:
-                    report(infinite, name, "expected a finite number", "fix the value or remove the row")
+                report(infinite(columns[name]), name, "expected a finite number", "fix the value or remove the row")
         self.bad.add(cells)
         self.bad.rows += int(bad_rows.sum())
         # only now, because reports number the rows of this batch from `seen`
@@ -185,28 +171,30 @@ class CellChecker:
             wrong = [value for value in distinct if value is None or split_index(str(value)) == -2]
             report(is_in(values, wrong), roles.split, "expected the name of a split", SPLIT_FIX)
 
-    def _convert(self, column: Any, name: str, kind: str) -> tuple[Any, Any]:
-        """Return the values of a text column, null where one is missing or bad, and a mask of the bad ones."""
-        texts, form = trimmed(column), self._form(name, kind)
-        # known spellings of missing values, and the codes of this column, are null and not bad
-        missing = compute.or_(is_in(texts, [*MISSING, *form.missing]), texts.is_null())
-        if form.missing:
-            self.codes[name] += is_in(texts, form.missing).true_count
-        # a note only for spellings that could also be values
-        spellings = texts.filter(missing).value_counts()
-        for spelling, count in zip(spellings.field("values").to_pylist(), spellings.field("counts"), strict=True):
-            if spelling in ("?", "-", "missing", "Missing", "None", "none"):
-                self.missing[name, spelling] += count.as_py()
-        # parsing gives null for what it does not understand: null and not missing is bad
-        if kind == "boolean":
-            index = compute.index_in(compute.utf8_lower(texts), value_set=pa.array(_BOOLEANS, TEXT))
-            values = pa.array(_BOOLEANS.values()).take(index)
+    def _convert(self, column: Any, name: str, kind: str, report: Any) -> Any:
+        """Return the values of a column of texts, and report those that are not in the form of the column."""
+        form = self.forms.get(name) or default_form(kind)
+        kind = "boolean" if kind == "number" and name in self.booleans else kind
+        values, bad, missing = convert(column, kind, form)
+        for spelling, count in missing.items():
+            if spelling in form.missing:
+                self.codes[name] += count
+            if spelling in UNSURE:
+                self.missing[name, spelling] += count
+        if bad is None or not bad.true_count:
+            return values
+        if isinstance(form, DateForm):
+            expected = f"a date such as {form.example}"
         else:
-            values = form.parse(texts)
-        return values, compute.and_not(values.is_null(), missing)
-
-    def _form(self, name: str, kind: str) -> Form:
-        return self.forms.get(name) or default_form(kind)
+            expected = "true or false" if kind == "boolean" else f"a number{form.words and f' with {form.words}'}"
+        fix = f"fix the value, remove the row, or choose another kind with --column category={name}"
+        if name in self.trained:
+            expected += " as in the training data"
+            fix = "write the value in this form or remove the row"
+        else:  # with a model the kind of the column is fixed; otherwise reading it as categories is a fix
+            self.bad.convertible.append(name)
+        report(bad, name, f"expected {expected}", fix)
+        return values
 
     def file_rows(self, index: Any) -> Any:
         """Return the rows in the file, from 1, of rows in the batches, from 0."""
@@ -247,14 +235,41 @@ def is_missing(column: Any) -> Any:
     return compute.is_null(column, nan_is_null=True)
 
 
-def _infinite(column: Any) -> Any:
-    """Return a mask of values that a 32-bit float cannot hold, or None if there are none."""
-    # a column of usual numbers needs two values and no mask
-    extremes = compute.min_max(column).as_py()
-    low, high = extremes["min"] or 0.0, extremes["max"] or 0.0
-    if low >= -_MAX_FLOAT and high <= _MAX_FLOAT:
-        return None
-    return compute.greater(compute.abs(column), _MAX_FLOAT)
+def with_label_texts(batch: pa.RecordBatch, roles: Roles, *, where: str, before: int = 0) -> pa.RecordBatch:
+    """Return the batch with one text per set of labels; `before` is the number of earlier rows, for messages."""
+    if roles.labels:
+        joined = _joined_labels(batch, roles.labels, where, before)
+        columns = {name: batch.column(name) for name in batch.schema.names if name not in roles.labels}
+        return pa.record_batch({**columns, JOINED: joined})
+    if roles.label is None or not is_list_of_texts(batch.schema.field(roles.label).type):
+        return batch
+    column = batch.column(roles.label).cast(pa.list_(pa.string()))  # parquet files have dictionaries
+    _check_label_names(column, f"{where}: column '{roles.label}'")
+    texts = compute.binary_join(column, SEPARATOR).cast(TEXT)
+    texts = compute.if_else(compute.equal(texts, ""), None, texts)
+    return batch.set_column(batch.schema.names.index(roles.label), roles.label, texts)
+
+
+def _check_label_names(column: pa.Array, where: str) -> None:
+    names = compute.list_flatten(column).unique().to_pylist()
+    if wrong := [name for name in names if name is not None and SEPARATOR in name]:
+        raise BadInput(f"{where} has the label '{wrong[0]}', which contains {SEPARATOR}: rename it")
+
+
+def _joined_labels(batch: pa.RecordBatch, names: tuple[str, ...], where: str, before: int) -> pa.Array:
+    """(n,) texts of the labels whose column is 1, null where there is none."""
+    chosen = np.stack([_is_set(batch.column(name), name, where, before) for name in names], axis=1)  # (n, c)
+    texts = [SEPARATOR.join(name for name, value in zip(names, row, strict=True) if value) or None for row in chosen]
+    return pa.array(texts, type=TEXT)
+
+
+def _is_set(column: pa.Array, name: str, where: str, before: int) -> np.ndarray:
+    """(n,) whether a cell is 1, true or yes; an empty cell is not."""
+    values = compute.utf8_lower(trimmed(decoded(column))).fill_null("")
+    if len(wrong := np.flatnonzero(compute.invert(is_in(values, [*YES, *NO])))):
+        cell = f"row {before + wrong[0] + 1}, column '{name}' is {values[wrong[0]].as_py()!r}"
+        raise BadInput(f"{where}: {cell}, but columns of labels hold 0 or 1: fix it, or remove it from labels=")
+    return np.asarray(is_in(values, YES))
 
 
 def _shown(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Published sets of texts and pairs of texts, and of rows with columns of several kinds, read from tables."""
+"""Published sets in files that the readers of user data read: tables, texts, tags, questions, graphs and molecules."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,10 +10,16 @@ import torch
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.seeds import generator
 from holdfast.data.dataset import SPLITS, Dataset
-from holdfast.data.known.base import TABLE_FILE, KnownSet
+from holdfast.data.known.known_set import TABLE_FILE, KnownSet
 from holdfast.data.raw import Texts
+from holdfast.data.readers import formats
 from holdfast.data.readers.columns import ReadOptions
-from holdfast.data.readers.table import read_table
+from holdfast.data.readers.corpus import read_corpus
+from holdfast.data.readers.graphs import read_graphs
+from holdfast.data.readers.molecules import as_molecules, smiles_column
+from holdfast.data.readers.questions import read_questions
+from holdfast.data.readers.tables import read_table
+from holdfast.data.readers.tags import read_tags
 
 LEAKS = ("keep", "drop")
 NO_LABEL = ("-", "-1")  # marks pairs without annotator agreement in SNLI
@@ -99,3 +105,67 @@ def _count(dataset: Dataset, leaked: np.ndarray) -> str:
     """Return for example `52 of 139 test and 43 of 114 valid`."""
     rows = {kind: dataset.split_codes == SPLITS.index(kind) for kind in ("test", "valid")}
     return " and ".join(f"{int((leaked & at).sum()):,} of {int(at.sum()):,} {kind}" for kind, at in rows.items())
+
+
+def read_tag_set(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
+    """Read sentences with one tag per word from a table or a folder of CoNLL files."""
+    columns = "the columns tokens, tags and split (train, dev, test), or a folder of train.conll, dev.conll, test.conll"
+    expected = f"{TABLE_FILE.format(known.name)} into FOLDER, with {columns}"
+    path = known.find(data_dir, expected, (*formats.SUFFIXES, ""))
+    dataset = read_tags(path)
+    entities = {tag[2:] for tag in dataset.classes if "-" in tag}
+    if entities != set(known.options["entities"]):
+        fix = f"replace the file by one with {', '.join(known.options['entities'])}"
+        raise BadInput(f"{path} has the entities {', '.join(sorted(entities))}, not those of {known.name}: {fix}")
+    return known.finish(dataset.as_one_domain(known.name))
+
+
+def read_question_set(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
+    """Read questions whose answers are spans of a text, from a table or a SQuAD file."""
+    columns = "the columns context, question, answers, answer_start and split (train, dev, test)"
+    expected = f"{TABLE_FILE.format(known.name)} into FOLDER, with {columns}"
+    dataset = read_questions(known.find(data_dir, expected, (*formats.SUFFIXES, ".json")))
+    return known.finish(dataset if known.options.get("keep_domains") else dataset.as_one_domain(known.name))
+
+
+def read_text_corpus(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
+    """Read plain texts of one field from a text file or a table of several fields; at most the published number."""
+    table = f"{TABLE_FILE.format('corpora')} with the columns text and domain"
+    expected = f"{known.name}.txt, with one text per line, into FOLDER, or {table}"
+    path = known.find(data_dir, expected, (*formats.SUFFIXES, ".txt"))
+    dataset = read_corpus(path)
+    if path.stem != known.name:
+        codes = [i for i, domain in enumerate(dataset.domains) if domain.lower() in known.options["fields"]]
+        rows = np.flatnonzero(np.isin(dataset.domain, codes))
+        if not len(rows):
+            raise known.absent(data_dir, expected, reason=f"{path} has no texts of {known.name}; ")
+        dataset = dataset.subset(rows)
+    return known.finish(dataset.as_one_domain(known.name).limited(known.sizes["all"]))
+
+
+CONVERTED = ", with TU's files A, graph_indicator, graph_labels and node_attributes: published pickles are not opened"
+MOLECULE_COLUMNS = "the columns smiles, label (0, 1) and split (train, valid, test: the scaffold split)"
+
+
+def read_graph_set(known: KnownSet, *, data_dir: Path | None = None, fold: int | None = None) -> Dataset:
+    """Read a zip, a folder or a text file; `fold` marks the test rows of one fold of a zip with folds."""
+    expected = f"{known.files[0]}.zip into FOLDER{CONVERTED if known.options.get('converted') else ''}"
+    path = known.find(data_dir, expected, (".zip", "", ".txt"))
+    dataset = read_graphs(path, fold=fold)
+    if len(dataset.domains) > 1:
+        raise BadInput(f"{path} holds {len(dataset.domains)} sets of graphs, {known.name} is one: remove the others")
+    return known.finish(dataset.as_one_domain(known.name), "graphs").checked()
+
+
+def read_molecule_set(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
+    """Read a table with SMILES, or the rows of the set in a table `molecules` of several sets."""
+    path = known.find(data_dir, f"{TABLE_FILE.format(known.name)} into FOLDER, with {MOLECULE_COLUMNS}")
+    shared = path.stem == "molecules"
+    column = smiles_column(path, None)
+    if column is None:
+        raise BadInput(f"{path} has no column smiles: it needs {MOLECULE_COLUMNS}")
+    table = read_table(path, ReadOptions({"text": column}, ("label", "domain") if shared else ("label",)))
+    if shared and known.name not in table.domains:
+        raise BadInput(f"{path} has no rows with the domain {known.name}: its domains are {', '.join(table.domains)}")
+    rows = table.rows_of(known.name) if shared else np.arange(len(table))
+    return known.finish(as_molecules(table, rows, str(path)).as_one_domain(known.name), "molecules").checked()

@@ -18,12 +18,14 @@ from holdfast.core.inputs import Graphs
 from holdfast.core.table import Schema
 from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import GraphList, ImageFiles, Pixels, Raw, Texts, Vectors
-from holdfast.data.readers.columns import DEFAULT, ReadOptions
+from holdfast.data.readers.checks import CellChecker
+from holdfast.data.readers.columns import DEFAULT, ReadOptions, Roles
 from holdfast.data.readers.features import FeatureCollector, Inputs
-from holdfast.data.readers.forms import SAMPLE
+from holdfast.data.readers.forms import SAMPLE, Plan, default_form
 from holdfast.data.readers.graphs import GraphObject, as_graphs
+from holdfast.data.readers.numbers import infinite_cell
 from holdfast.data.readers.sources import OnInvalid, TableSource, Types
-from holdfast.data.readers.table import read_rows
+from holdfast.data.readers.tables import read_rows
 
 ONE_DOMAIN = "all"  # name of the domain if none are passed
 FRAME = "the DataFrame"
@@ -78,9 +80,8 @@ def _as_numbers(y: Any) -> np.ndarray:
     if np.iscomplexobj(array):
         raise BadInput("Complex data not supported: pass real numbers as y")
     array = _as_column(array)
-    if not np.isfinite(array).all():
-        row = int((~np.isfinite(array)).argmax()) + 1
-        raise BadInput(f"Input y contains NaN or infinity in row {row}: fill it in or drop the example")
+    if cell := infinite_cell(array[:, None]):
+        raise BadInput(f"Input y contains NaN or infinity in row {cell[0]}: fill it in or drop the example")
     return array
 
 
@@ -128,12 +129,17 @@ def _check_present(what: str, values: Sequence[Any]) -> None:
 class Frame(TableSource):
     """The rows of a DataFrame; paths of images are relative to `folder`, by default the current one."""
 
-    def __init__(self, frame: pd.DataFrame, where: str = FRAME, *, name: str = "data", folder: Path | None = None):
+    def __init__(
+        self, frame: pd.DataFrame, where: str = FRAME, *, name: str = "data", folder: Path | None = None,
+        columns: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.where, self.name, self.folder = where, name, folder
         _check_names(frame, where)
+        frame = frame.set_axis(list(map(str, frame.columns)), axis=1)
+        if missing := [name for name in columns if name not in frame.columns]:
+            raise BadInput(f"{where} lacks the column '{missing[0]}' of the model: rename or add columns")
         with self.explained():
-            frame = frame.set_axis(list(map(str, frame.columns)), axis=1)
-            self.table = pa.Table.from_pandas(frame, preserve_index=False)
+            self.table = pa.Table.from_pandas(frame[list(columns)] if columns else frame, preserve_index=False)
 
     def _schema(self) -> pa.Schema:
         return self.table.schema
@@ -152,20 +158,19 @@ class Frame(TableSource):
 
 def read_inputs(frame: pd.DataFrame, schema: Schema = (), text: str | None = None) -> Inputs:
     """Read all columns of a DataFrame as inputs; `schema` and `text` are the columns of a model."""
-    _check_names(frame)
-    frame = frame.set_axis(list(map(str, frame.columns)), axis=1)
     names = [*(column.name for column in schema), *([text] if text else [])]
-    if missing := [name for name in names if name not in frame.columns]:
-        raise BadInput(f"{FRAME} lacks the column '{missing[0]}' of the model: rename or add columns")
-    source = Frame(pd.DataFrame(frame, columns=names or None))
+    source = Frame(frame, columns=names)
     kinds = source.kinds()
     if unknown := [name for name, kind in kinds.items() if not kind]:
         raise BadInput(f"{FRAME}: column '{unknown[0]}' is neither numbers nor texts: convert or drop it")
     kinds |= {column.name: column.kind for column in schema} | ({text: "text"} if text else {})
+    trained = {column.name: default_form(column.kind) for column in schema}
+    checker = CellChecker(source, Plan(Roles((), kinds), trained=trained), (), hint="")
     collector = FeatureCollector(FRAME, kinds, chosen=names)
     with source.explained():
         for batch in source.batches({}):
-            collector.add(batch)
+            collector.add(checker.clean(batch)[0])
+    checker.finish(skip_bad=False)
     return collector.result(None)
 
 
@@ -238,9 +243,8 @@ def _as_vectors(X: Any) -> np.ndarray:
         raise BadInput(f"vectors have the shape {array.shape}, expected (examples, features). {fix}")
     if array.shape[1] == 0:
         raise BadInput(f"examples have 0 feature(s) (shape={array.shape}) while a minimum of 1 is required.")
-    if not np.isfinite(array).all():
-        row, column = np.argwhere(~np.isfinite(array))[0]
-        raise BadInput(f"row {row + 1}, feature {column + 1} is NaN or infinite: fill it in or drop the row")
+    if cell := infinite_cell(array):
+        raise BadInput(f"row {cell[0]}, feature {cell[1]} is NaN or infinite: fill it in or drop the row")
     return array
 
 
@@ -257,10 +261,14 @@ def read_frame(
 
     Paths of images are relative to `folder`, by default the current one.
     """
+    frame = as_frame(frame)
+    if not isinstance(frame, pd.DataFrame):
+        kinds = "a path, the name of a data set or a Dataset or a DataFrame"
+        raise BadInput(f"data must be {kinds}, got a {type(frame).__name__}: write it to a file")
     if not len(frame):
         _check_names(frame, where)
         raise BadInput(f"{where} has no rows: pass one row per example")
-    ((dataset, _),) = read_rows(Frame(frame, where, name=name, folder=folder), options)
+    (dataset,) = read_rows(Frame(frame, where, name=name, folder=folder), options)
     return dataset
 
 

@@ -14,6 +14,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Pixels, Raw, Vectors
 from holdfast.data.readers.codes import CodeColumn, coded_dataset, times
 from holdfast.data.readers.columns import DEFAULT, SYNONYMS, ReadOptions, find, listed
+from holdfast.data.readers.numbers import infinite_cell
 
 _ROLES = {
     "features": ("x", "features", "data", "images", "inputs", "embeddings"),
@@ -92,11 +93,10 @@ def _raw(path: Path, x: np.ndarray) -> Raw:
 def _finite(path: Path, x: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):  # overflow is reported below
         data = x.astype(np.float32, copy=False)
-    finite = np.isfinite(data)
-    if not finite.all():
-        row, column = np.argwhere(~finite)[0].tolist()
-        cell = f"row {row + 1}, column {column + 1} of the input array is {x[row, column]}"
-        raise BadInput(f"{path}: {cell}: features must be finite numbers")
+    if cell := infinite_cell(data):
+        row, column = cell
+        place = f"row {row}, column {column} of the input array is {x[row - 1, column - 1]}"
+        raise BadInput(f"{path}: {place}: features must be finite numbers")
     return data
 
 

@@ -58,6 +58,14 @@ class KnownSet:
                     return path
         raise self.absent(data_dir, expected)
 
+    def find_folder(self, data_dir: Path | None, expected: str, complete: Callable[[Path], bool]) -> Path:
+        """Return the complete folder of this data set in `data_dir`, or `data_dir` itself."""
+        root = Path(data_dir or "").expanduser()
+        for folder in () if data_dir is None else (*(root / name for name in self.files), root):
+            if folder.is_dir() and complete(folder):
+                return folder
+        raise self.absent(data_dir, expected)
+
     def absent(self, data_dir: Path | None, expected: str, *, reason: str = "") -> Absent:
         folder = "a folder that you pass with --data-dir" if data_dir is None else str(data_dir)
         where = f"get it from {self.home} and put {expected.replace('FOLDER', folder)}"

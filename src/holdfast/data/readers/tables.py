@@ -1,31 +1,35 @@
 """Read a table as a data set: one example per row, columns assigned by name.
 
 The schema decides the roles and forms of the columns, batches of rows are checked cell by cell, and correct rows are
-collected: source -> columns -> checked batches -> data set.
+collected: source -> plan of the columns -> checked batches -> data set.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Raw
 from holdfast.data.readers import formats
-from holdfast.data.readers.arrow import TEXT
-from holdfast.data.readers.cells import CellChecker
+from holdfast.data.readers.arrow import TEXT, is_list_of_texts
+from holdfast.data.readers.checks import CellChecker
 from holdfast.data.readers.codes import CodeColumn, coded_dataset
 from holdfast.data.readers.collect import TableCollector
 from holdfast.data.readers.columns import DEFAULT, ColumnFinder, ReadOptions, assign, check_carried
 from holdfast.data.readers.features import NAME, kind_of
-from holdfast.data.readers.formats import TableFile, open_table
-from holdfast.data.readers.forms import Form, ModelColumns, Plan, default_form, kinds_of, stored_forms, trained_forms
-from holdfast.data.readers.label_columns import is_list_of_texts, with_label_texts
-from holdfast.data.readers.mixed import Mixtures, resolve_mixtures
+from holdfast.data.readers.formats import open_table
+from holdfast.data.readers.forms import (
+    ModelColumns,
+    Plan,
+    default_form,
+    kinds_of,
+    resolve_mixtures,
+    trained_forms,
+)
 from holdfast.data.readers.sources import TableSource, leave_out
 
 METADATA = ("domain", "split", "id")  # roles of tables for tags, questions and texts without labels
@@ -39,52 +43,40 @@ def read_table(path: Path, options: ReadOptions = DEFAULT) -> Dataset:
 
 def table_chunks(path: Path, options: ReadOptions = DEFAULT, *, rows: int | None = None) -> Iterator[Dataset]:
     """Stream a table file as data sets of at most `rows` rows, so that the file may be larger than the memory."""
-    # read fast at first: small blocks and strict types; a file that needs more is read again, without the rows that
-    # were yielded already
-    path, done, block, lenient = Path(path), 0, formats.BLOCK, False
-    _check_file(path)
-    while True:
-        try:
-            for dataset, end in read_rows(open_table(path, block, lenient=lenient), options, rows=rows, skip=done):
-                done = end
-                yield dataset
-            return
-        except formats.LongRow:
-            if block == formats.LONG_BLOCK:
-                raise
-            block = formats.LONG_BLOCK
-        except formats.BadValue:
-            if lenient:
-                raise
-            lenient = True
+    path = Path(path)
+    if not path.is_file():
+        raise BadInput(f"{path} {'is not a file' if path.exists() else 'does not exist'}: check the name of the table")
+    if path.suffix.lower() not in formats.SUFFIXES:
+        raise BadInput(f"{path} has the unknown suffix '{path.suffix}': use one of {', '.join(formats.SUFFIXES)}")
+    if path.stat().st_size == 0:
+        raise BadInput(f"{path} is empty: write a header and one row per example")
+    return read_rows(open_table(path), options, rows=rows)
 
 
 def read_rows(
-    source: TableSource, options: ReadOptions, *, rows: int | None = None, skip: int = 0
-) -> Iterator[tuple[Dataset, int]]:
-    """Yield data sets of at most `rows` rows behind the first `skip` rows, and the number of rows read so far.
+    source: TableSource, options: ReadOptions, *, rows: int | None = None, late: Collection[str] = ()
+) -> Iterator[Dataset]:
+    """Yield data sets of at most `rows` rows.
 
-    A bad cell stops the stream, and is reported with all others at the end of the table.
+    A bad cell stops the stream, and is reported with all others at the end of the table. `late` are columns of numbers
+    in which a first pass has met texts.
     """
     with source.explained():
         # decide how to read all columns before the first row, so that all batches are read in one way
-        plan = plan_columns(source, options, complete=rows is None)
-        check_carried(source.where, source.schema.names, options.carry)
-        types = _column_types(source, plan, options.carry) if isinstance(source, TableFile) else {}
-        checker, chunk, end = CellChecker(source, plan, options.need), TableCollector(source, plan), 0
+        plan = plan_columns(source, options, complete=rows is None, late=late)
+        types = _column_types(source, plan, options.carry)
+        checker, chunk = CellChecker(source, plan, options.need), TableCollector(source, plan)
         for batch in source.batches(types, checker.add_damaged):
             # number of the first row of this batch, read before `clean` advances it
-            start = checker.seen
-            cleaned, positions = checker.clean(with_label_texts(batch, plan.roles, where=source.where, before=start))
+            start, at = checker.seen, 0
+            cleaned, positions = checker.clean(batch)
             if checker.bad.total and not options.skip_bad:
                 chunk = TableCollector(source, plan)  # read on to find all bad cells
                 continue
-            # positions (m,) of the good rows in the batch: begin behind the rows that an earlier attempt yielded
-            at = int(np.searchsorted(positions, skip - start))
             while at < len(cleaned):
                 # a full data set is yielded only when another row follows, so that the last one gets the notes
                 if chunk.rows == rows:
-                    yield chunk.dataset(), end
+                    yield chunk.dataset()
                     chunk = TableCollector(source, plan)
                 size = len(cleaned) - at if rows is None else min(len(cleaned) - at, rows - chunk.rows)
                 chunk.add(cleaned.slice(at, size))
@@ -93,16 +85,21 @@ def read_rows(
                     chunk.carried.append(batch.select(list(options.carry)).take(pa.array(chosen)))
                 if options.skip_bad:
                     chunk.numbers.append(checker.file_rows(start + chosen))
-                # `end` counts bad rows too, because `skip` counts rows of the file's batches
-                at, end = at + size, start + int(chosen[-1]) + 1
+                at += size
+        texts = [name for name in checker.bad.convertible if name not in plan.roles.overridden]
+        if plan.examined is not None and (late := set(texts).difference(plan.examined)):
+            yield from read_rows(source, options, late=late)
+            return
         notes = [*plan.notes, *checker.finish(skip_bad=options.skip_bad)]
         if not checker.rows:
             raise BadInput(f"{source.where} has columns but no rows: write one row per example")
         if chunk.rows:
-            yield chunk.dataset().with_notes(*notes), checker.seen
+            yield chunk.dataset().with_notes(*notes)
 
 
-def plan_columns(source: TableSource, options: ReadOptions, *, complete: bool) -> Plan:
+def plan_columns(
+    source: TableSource, options: ReadOptions, *, complete: bool, late: Collection[str] = ()
+) -> Plan:  # fmt: skip
     """Assign columns to roles and detect how they are written.
 
     If the table is read completely, and not for a model, all of its rows decide how to read columns that mix numbers
@@ -110,77 +107,39 @@ def plan_columns(source: TableSource, options: ReadOptions, *, complete: bool) -
     """
     trained = trained_forms(options.columns, source.schema, typed=source.typed)
     forms, notes = source.text_forms()
-    mixed = Mixtures({}, {})
-    if complete and not isinstance(options.columns, ModelColumns):
-        # one more pass over the table, but only over the columns in question
-        candidates = _mixed_candidates(source, options, forms)
-        mixed = resolve_mixtures(source.batches(dict.fromkeys(candidates, TEXT), leave_out), candidates)
-        plain = [name for name, form in candidates.items() if source.typed and form.plain]
-        notes |= {name: note for name, note in mixed.names.items() if name not in plain}
-        forms = {name: form for name, form in (forms | mixed.forms).items() if name not in mixed.names}
-    forms = (stored_forms(forms) if source.typed else forms) | trained  # where numbers have a type, texts are names
-    # roles follow from the kinds, and only then it is known which columns are inputs whose form counts
-    kinds = source.kinds() | kinds_of(forms) | dict.fromkeys(mixed.names, NAME)
-    roles = assign(source.where, source.schema.names, options, kinds=kinds, sample=source.sample)
-    forms = {name: forms[name] for name, kind in roles.features.items() if kind == kinds[name] and name in forms}
-    return Plan(roles, forms, trained, [note for name, note in notes.items() if roles.features.get(name) == NAME])
-
-
-def _mixed_candidates(source: TableSource, options: ReadOptions, forms: dict[str, Form]) -> dict[str, Form]:
-    """Return the input columns of numbers and dates that are read as texts and whose kind the user has not chosen."""
     kinds = source.kinds() | kinds_of(forms)
     roles = assign(source.where, source.schema.names, options, kinds=kinds, sample=source.sample)
-    if source.lenient and not source.typed:
-        forms = {name: default_form(kind) for name, kind in kinds.items() if kind in ("number", "date")} | forms
-    inputs = [name for name, kind in roles.features.items() if kind == kinds[name] and name not in roles.overridden]
-    return {name: forms[name] for name in inputs if name in forms}
+    check_carried(source.where, source.schema.names, options.carry)
+    forms = {name: default_form(kinds[name]) for name in late} | forms
+    names, examined = dict[str, str](), None
+    if complete and not isinstance(options.columns, ModelColumns):
+        # one more pass over the table, but only over the inputs in question, whose kind the user has not chosen
+        examined = {name: forms[name] for name in roles.features if name in forms and name not in roles.overridden}
+        mixed = resolve_mixtures(source.batches(dict.fromkeys(examined, TEXT), leave_out), examined)
+        forms, names = forms | mixed.forms, mixed.names
+        notes |= {name: note for name, note in names.items() if not (source.typed and examined[name].plain)}
+    # where numbers have a type, texts are names
+    forms = {name: form for name, form in forms.items() if name not in names and not (source.typed and form.plain)}
+    forms |= trained
+    kinds = source.kinds() | kinds_of(forms) | dict.fromkeys(names, NAME)
+    features = {name: kind if name in roles.overridden else kinds[name] for name, kind in roles.features.items()}
+    forms = {name: forms[name] for name, kind in features.items() if kind == kinds[name] and name in forms}
+    notes = [note for name, note in notes.items() if features.get(name) == NAME]
+    return Plan(replace(roles, features=features), forms, trained, notes, examined)
 
 
 def _column_types(source: TableSource, plan: Plan, carry: Sequence[str] = ()) -> dict[str, pa.DataType]:
-    """Return the columns to read and their types; texts are read as texts even if they look like numbers."""
-    roles, inferred = plan.roles, {field.name: field.type for field in source.schema}
-    # texts keep their spelling: 007 is not 7
-    texts = roles.texts if roles.image is None else (roles.image,)
-    types = {name: source.text_type(inferred[name]) for name in texts}
-    for name, kind in roles.features.items():
-        as_text = name in plan.trained or (not source.typed and (source.lenient or name in plan.forms))
-        types[name] = TEXT if as_text else _feature_type(source, inferred[name], kind)
-    for name in roles.labels or (roles.label,):
-        if name is not None:
-            is_list = is_list_of_texts(inferred[name])
-            types[name] = inferred[name] if is_list else source.name_type(inferred[name])
-    for name in (roles.domain, roles.split, roles.time):
-        if name is not None:
-            types.setdefault(name, source.name_type(inferred[name]))  # the time may be an input
-    if roles.id is not None:
-        types[roles.id] = source.name_type(inferred[roles.id], exact=True)
-    # copied columns keep their exact values, unless they have a role as well
-    types = {name: source.name_type(inferred[name], exact=True) for name in carry} | types
-    for name in types:
-        kind = inferred[name]
+    """Return the columns to read and their types; copied columns and IDs keep their exact values."""
+    roles = plan.roles
+    single = (roles.image, None if roles.labels else roles.label, roles.domain, roles.split, roles.time)
+    with_role = [*roles.texts, *roles.features, *roles.labels, *(name for name in single if name is not None)]
+    copied = [*([] if roles.id is None else [roles.id]), *carry]
+    names = list(dict.fromkeys([*with_role, *copied]))
+    for name in names:
+        kind = source.schema.field(name).type
         if pa.types.is_nested(kind) and (name != roles.label or not is_list_of_texts(kind)):
             raise BadInput(f"{source.where}: column '{name}' holds {kind}: convert it to texts or numbers")
-    return types
-
-
-def _feature_type(source: TableSource, inferred: pa.DataType, kind: str) -> pa.DataType:
-    """Return the type to read an input column of this kind in."""
-    if kind == "number":
-        return pa.bool_() if inferred == pa.bool_() else pa.float64()
-    if kind == "boolean":
-        return pa.bool_()
-    if kind == "date":
-        return inferred if pa.types.is_temporal(inferred) else TEXT
-    return source.name_type(inferred)
-
-
-def _check_file(path: Path) -> None:
-    if not path.is_file():
-        raise BadInput(f"{path} {'is not a file' if path.exists() else 'does not exist'}: check the name of the table")
-    if path.suffix.lower() not in formats.SUFFIXES:
-        raise BadInput(f"{path} has the unknown suffix '{path.suffix}': use one of {', '.join(formats.SUFFIXES)}")
-    if path.stat().st_size == 0:
-        raise BadInput(f"{path} is empty: write a header and one row per example")
+    return source.types(names, plan, exact=set(copied).difference(with_role))
 
 
 def read_json_rows(
@@ -219,7 +178,7 @@ def _as_name(value: Any) -> Any:
 def column_finder(path: Path, columns: Mapping[str, str] | None) -> ColumnFinder:
     if path.stat().st_size == 0:
         raise BadInput(f"{path} is empty: write one row per example")
-    return ColumnFinder(str(path), formats.read_schema(path).names, columns)
+    return ColumnFinder(str(path), formats.open_table(path).schema.names, columns)
 
 
 def role_rows(path: Path, columns: Mapping[str, str]) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:

@@ -13,8 +13,8 @@ from torch.utils.data import Dataset, random_split
 
 from holdfast.core.errors import BadInput
 from holdfast.data.readers.columns import ReadOptions
-from holdfast.data.readers.memory import as_dataset, as_labels, as_raw, original_labels, read_frame
-from holdfast.data.readers.table import read_table
+from holdfast.data.readers.in_memory import as_dataset, as_labels, as_raw, original_labels, read_frame
+from holdfast.data.readers.tables import read_table
 from tests.graphs import geometric
 
 

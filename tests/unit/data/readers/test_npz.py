@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.readers.arrays import read_arrays
 from holdfast.data.readers.columns import ReadOptions
+from holdfast.data.readers.npz import read_arrays
 
 X = np.arange(8, dtype=np.float64).reshape(4, 2)
 Y = np.array([1, 0, 1, 10])

@@ -10,7 +10,7 @@ from holdfast.core.errors import BadInput
 from holdfast.data.load import load_chunks, load_data
 from holdfast.data.readers import formats
 from holdfast.data.readers.columns import ReadOptions
-from holdfast.data.readers.table import read_table, table_chunks
+from holdfast.data.readers.tables import read_table, table_chunks
 
 HEAD = "text,label,domain\n"
 GOOD = [f"text {i},{'np'[i % 2]},{'ab'[i // 2 % 2]}" for i in range(8)]
@@ -61,6 +61,7 @@ def test_bad_numbers_are_listed_with_their_values(tmp_path):
 
 
 def test_a_bad_number_after_the_first_block_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "HEAD", 256)
     monkeypatch.setattr(formats, "BLOCK", 256)
     rows = [f"{i},{i}.5,{'np'[i % 2]},d" for i in range(200)]
     rows[150], rows[170] = "150,x,n,d", "y,170.5,n,d"

@@ -1,14 +1,20 @@
-"""Published text classification sets: reading small tables, unifying labels and domains, splits and leaks."""
+"""Published sets in plain files: texts, tags, questions, graphs and molecules."""
+
+import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from holdfast.core.errors import BadInput
-from holdfast.data.known.base import KnownSet
+from holdfast.core.errors import Absent, BadInput
+from holdfast.data.known import table
+from holdfast.data.known.known_set import KnownSet
 from holdfast.data.load import load_data
+from holdfast.train.training_data import training_data
+from tests.graphs import rings_and_stars, text_form, write_layout, write_zip
 from tests.published import DOMAINS, PAIRS, write_published
-from tests.task_files import CLASSIFICATION, write_tasks
+from tests.task_files import CLASSIFICATION, write_places, write_tasks
 
 
 @pytest.mark.parametrize("name", DOMAINS)
@@ -96,13 +102,6 @@ def test_invalid_tables_are_rejected(tmp_path, case):
         load_data(name, data_dir=tmp_path)
 
 
-@pytest.mark.parametrize("name", [*DOMAINS, *CLASSIFICATION])
-def test_missing_file_is_reported_with_its_columns(tmp_path, name):
-    columns = "premise, hypothesis, label" if name in PAIRS else "text, label"
-    with pytest.raises(BadInput, match=rf"{name}\.csv.*{columns}"):
-        load_data(name, data_dir=tmp_path)
-
-
 @pytest.mark.parametrize("name", CLASSIFICATION)
 def test_task_set_is_read_by_its_name(tmp_path, name):
     write_tasks(tmp_path, name)
@@ -163,3 +162,99 @@ def test_split_names_may_contain_numbers(tmp_path):
     found = load_data("ag-news", data_dir=tmp_path)
     assert found.split.tolist() == [0, 0, 2, 2]
     assert [found.classes[i] for i in found.y] == ["world", "sports", "business", "sci/tech"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_places(tmp_path_factory.mktemp("places"))
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "classes"),
+    [("ncbi-disease", "tag", 3), ("conll2003", "tag", 9), ("medication", "span", 2), ("newsqa", "span", 2)],
+)
+def test_tags_and_questions_are_read_by_their_name(folder, name, task, classes):
+    found = training_data(name, task=task, data_dir=folder)
+    assert (found.name, found.domains, len(found.classes), len(found)) == (name, (name,), classes, 24)
+    assert found.split is not None
+    assert [int((found.split == i).sum()) for i in range(3)] == ([16, 0, 8] if name == "newsqa" else [8, 8, 8])
+    assert "published number of examples" in found.notes[-1]
+
+
+def test_entities_of_another_set_are_rejected(folder, tmp_path):
+    (tmp_path / "conll2003.jsonl").write_text((folder / "ncbi-disease.jsonl").read_text())
+    with pytest.raises(BadInput, match=r"Disease.*conll2003.*LOC, MISC, ORG, PER"):
+        training_data("conll2003", task="tag", data_dir=tmp_path)
+
+
+def test_questions_of_several_domains_keep_domains_and_missing_splits(tmp_path):
+    rows = [
+        {"context": "it was good", "question": "how ?", "answers": ["good"], "answer_start": [7], "domain": domain,
+         "split": split}
+        for domain, split in (("covid", "all"), ("books", "train"), ("books", "test"))
+    ]  # fmt: skip
+    (tmp_path / "qa_extractive.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = load_data("qa-extractive", data_dir=tmp_path)
+    assert found.domains == ("covid", "books")
+    assert found.split.tolist() == [-1, 0, 2]
+
+
+def test_plain_texts_of_one_field(folder, tmp_path):
+    found = training_data("cs-texts", task="masked", data_dir=folder)
+    assert found.domains == ("cs-texts",)
+    assert len(found) == 24
+    assert all("computer science" in text for text in found.raw.take(np.arange(24)))
+    with pytest.raises(Absent, match=r"no texts of books-texts.*bookcorpus"):
+        load_data("books-texts", data_dir=folder)
+    (tmp_path / "books-texts.txt").write_text("".join(f"line {i}\n" for i in range(9)))
+    few = replace(KnownSet.of("books-texts"), sizes={"all": 5})
+    first, second = (few.load_reader()(data_dir=tmp_path) for _ in range(2))
+    assert len(first) == 5
+    assert first.notes == ()
+    assert first.fingerprint == second.fingerprint
+
+
+SETS = [name for name, row in table().items() if row["reader"] == "plain_files:read_graph_set"]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_graphs_are_read_by_their_name(tmp_path, name):
+    known = KnownSet.of(name)
+    write_zip(tmp_path / f"{known.files[0].replace('-', '')}.zip", rings_and_stars(20), folds=True)
+    found = load_data(name, data_dir=tmp_path)
+    assert (found.name, found.domains, len(found)) == (name, (name,), 20)
+    (note,) = found.notes
+    assert f"20 instead of {known.sizes['all']:,}" in note
+    assert found.split is None
+    marked = load_data(f"{name}@fold=2", data_dir=tmp_path)
+    assert marked.split is not None
+    assert np.flatnonzero(marked.split == 2).tolist() == [1, 11]
+
+
+def test_folder_or_text_file_is_read(tmp_path):
+    write_layout(tmp_path / "NCI1", "NCI1", rings_and_stars(6))
+    (tmp_path / "PROTEINS.txt").write_text(text_form(rings_and_stars(8)))
+    assert len(load_data("nci1", data_dir=tmp_path)) == 6
+    assert len(load_data("proteins", data_dir=tmp_path)) == 8
+
+
+def test_published_size_needs_no_note(tmp_path):
+    write_zip(tmp_path / "NCI1.zip", rings_and_stars(6))
+    assert replace(KnownSet.of("nci1"), sizes={"all": 6}).load_reader()(data_dir=tmp_path).notes == ()
+
+
+@pytest.mark.molecules
+def test_molecules_are_read_from_their_table_or_a_shared_one(tmp_path):
+    (tmp_path / "bace.csv").write_text("smiles,label,split\nC,1,train\nCC,0,valid\nCCC,0,test\n")
+    found = load_data("bace", data_dir=tmp_path)
+    assert found.domains == ("bace",)
+    assert found.split.tolist() == [0, 1, 2]
+    assert "train 1 instead of 1,210, valid 1 instead of 151, test 1 instead of 152" in found.notes[0]
+    (tmp_path / "bace.csv").unlink()
+    rows = "\n".join(["smiles,label,domain", "C,1,hiv", "CC,0,bace", "CCC,1,bace", "no molecule,1,hiv"])
+    (tmp_path / "molecules.csv").write_text(rows)
+    found = load_data("bace", data_dir=tmp_path)  # rows of other sets are not parsed
+    assert [len(g.nodes) for g in found.raw.take(np.arange(2))] == [2, 3]
+    assert found.domains == ("bace",)
+    with pytest.raises(BadInput, match=r"domain bbbp.*hiv, bace"):
+        load_data("bbbp", data_dir=tmp_path)

@@ -1,4 +1,4 @@
-"""Table files: every format gives the same data set, and errors name file, row and column."""
+"""Table files: every format gives the same data set, in chunks or completely, and errors name file, row and column."""
 
 import errno
 import json
@@ -9,14 +9,17 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
 from holdfast.core.errors import BadInput
+from holdfast.data.load import load_chunks, load_data
 from holdfast.data.readers import formats
 from holdfast.data.readers.columns import ReadOptions
-from holdfast.data.readers.table import read_table
+from holdfast.data.readers.tables import read_table, table_chunks
+from holdfast.data.synthetic import world
 
 ROWS = {
     "text": ["123", 'two\nlines, "quoted"', "2020-01-01", "ünï"],
@@ -233,7 +236,8 @@ def test_nan_label_is_reported(tmp_path):
     assert "row 2, column 'label'" in refusal(write(tmp_path, ".parquet", rows))
 
 
-def test_rows_are_counted_across_blocks(tmp_path):
+def test_rows_are_counted_across_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "BLOCK", formats.HEAD)
     good = "some text that is long enough,x,d\n" * 60_000
     assert len(good) > formats.BLOCK
     head = "text,label,domain\n"
@@ -247,11 +251,13 @@ def test_rows_are_counted_across_blocks(tmp_path):
     )
 
 
-def test_text_longer_than_a_block(tmp_path):
-    text = "word " * (formats.BLOCK // 4)
+def test_text_longer_than_a_block(tmp_path, monkeypatch):
+    text = "word " * (formats.HEAD // 2)
     for suffix in (".csv", ".jsonl"):
         rows = {"text": ["a", text], "label": ["x", "y"], "domain": ["d", "d"]}
         assert read_table(write(tmp_path, suffix, rows)).raw.take(np.array([1])) == [text]
+    monkeypatch.setattr(formats, "BLOCK", formats.HEAD)
+    assert "row is longer than 1 MB: check for a quote" in refusal(write(tmp_path, ".csv", rows))
 
 
 def test_wide_tables(tmp_path):
@@ -259,7 +265,7 @@ def test_wide_tables(tmp_path):
     wide, names = put(tmp_path, b""), [f"{'long' * 50}_{i}" for i in range(6000)]
     row = ",".join(["1"] * len(names))
     wide.write_text(f"label,domain,{','.join(names)}\nx,u,{row}\ny,v,{row}\n")
-    assert len(wide.read_text().partition("\n")[0]) > formats.BLOCK
+    assert len(wide.read_text().partition("\n")[0]) > formats.HEAD
     assert read_table(wide).columns == tuple(names)
     wide.write_text(",".join(f"c{i}" for i in range(1_000_000)) + "\n")
     assert "more than 100,000 columns" in refusal(wide)
@@ -345,7 +351,7 @@ def test_invalid_paths(tmp_path):
 MEASURE = """
 import resource, sys
 from pathlib import Path
-from holdfast.data.readers.table import read_table
+from holdfast.data.readers.tables import read_table
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 found = read_table(Path(sys.argv[1]))
 assert len(found) == 1_000_000 and found.classes == ("0", "1", "2") and len(found.domains) == 4
@@ -372,3 +378,98 @@ def test_memory_of_a_million_texts(tmp_path):
         assert done.returncode == 0, done.stderr
         assert int(done.stdout) < limit, f"{suffix}: {int(done.stdout) / limit * 4:.2f} times the text"
         assert time.perf_counter() - start < 60
+
+
+def write_rows(path, n=23):
+    lines = ["id,text,label,domain"]
+    lines += [f"{'k'}{i},www {i},{i % 3},{'ab'[i % 2]}" for i in range(n)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def texts(made):
+    return [text for each in made for text in each.raw.take(np.arange(len(each)))]
+
+
+@pytest.mark.parametrize("rows", [1, 5, 23, 100])
+def test_chunks_are_the_complete_table(tmp_path, rows):
+    path = write_rows(tmp_path / "t.csv")
+    found, whole = list(table_chunks(path, rows=rows)), read_table(path)
+    assert [len(each) for each in found] == [min(rows, 23 - i) for i in range(0, 23, rows)]
+    assert texts(found) == texts([whole])
+    assert [i for each in found for i in each.ids] == list(whole.ids)
+    labels = [each.classes[y] for each in found for y in each.y]
+    assert labels == [whole.classes[y] for y in whole.y]
+
+
+def test_blocks_may_end_anywhere(tmp_path, monkeypatch):
+    path = write_rows(tmp_path / "t.csv")
+    monkeypatch.setattr(formats, "BLOCK", 64)
+    assert [len(each) for each in table_chunks(path, rows=4)] == [4, 4, 4, 4, 4, 3]
+
+
+def test_late_long_row_repeats_no_row(tmp_path, monkeypatch):
+    """JSON is read on behind the rows that a block holds."""
+    rows = [{"id": i, "text": "w" * (3000 if i == 17 else 3), "label": 0, "domain": "a"} for i in range(23)]
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setattr(formats, "HEAD", 1024)
+    assert texts(table_chunks(path, rows=4)) == [row["text"] for row in rows]
+
+
+def test_invalid_row_is_reported_with_its_number_in_the_file(tmp_path):
+    path = write_rows(tmp_path / "t.csv")
+    path.write_text(path.read_text() + "k23,,0,a\n")
+    made = table_chunks(path, rows=5)
+    with pytest.raises(BadInput, match="row 24, column 'text' has no text"):
+        list(made)
+
+
+def test_other_data_is_chunked(tmp_path):
+    data = world("vector", "none", domains=2, size=10, classes=2)
+    np.savez(tmp_path / "v.npz", X=data.raw.take(np.arange(20)).numpy())
+    found = list(load_chunks(tmp_path / "v.npz", rows=8))
+    assert [len(each) for each in found] == [8, 8, 4]
+    np.testing.assert_array_equal(
+        np.concatenate([each.raw.take(np.arange(len(each))) for each in found]), data.raw.take(np.arange(20))
+    )
+
+
+COUNT = 120
+
+
+def frame(**columns):
+    base = {"x": [i / 7 for i in range(COUNT)], "label": ["n", "p"] * (COUNT // 2)}
+    return pd.DataFrame({**base, **columns})
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ({"kind": list("abcd") * 30, "year": [1990 + i % 6 for i in range(COUNT)]}, ["year", "kind"]),
+        ({"kind": list("ab") * 60, "region": list("pqr") * 40, "size": list(range(COUNT))}, ["region", "kind"]),
+        ({"state_id": [i % 10 for i in range(COUNT)], "count": [i % 9 for i in range(COUNT)]}, ["state_id"]),
+        ({"name": [f"name {i}" for i in range(COUNT)], "same": ["a"] * COUNT, "visit": ["2024-01-01"] * COUNT}, []),
+        ({name: list("abc") * 40 for name in "pqrst"}, ["p", "q", "r"]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("suffix", ["", ".csv", ".parquet", ".jsonl"])
+def test_columns_for_the_domain(tmp_path, columns, names, suffix):
+    data = frame(**columns)
+    path = tmp_path / f"data{suffix}"
+    if suffix == ".csv":
+        data.to_csv(path, index=False)
+    elif suffix == ".parquet":
+        data.to_parquet(path)
+    elif suffix:
+        data.to_json(path, orient="records", lines=True)
+    listing = f", for example --column domain={' or domain='.join(names)}" if names else ""
+    with pytest.raises(BadInput) as caught:
+        load_data(path if suffix else data)
+    assert str(caught.value).endswith(f"; name it with --column domain=NAME{listing}")
+
+
+def test_named_columns_are_not_suggested():
+    data = frame(kind=list("abcd") * 30, group_name=list("xyz") * 40)
+    with pytest.raises(BadInput, match=r"domain=NAME, for example --column domain=kind$"):
+        load_data(data, columns={"label": "group_name", "ignore": "label"})
