@@ -1,11 +1,8 @@
 """Scores of an earlier comparison on the same data, shown next to those of the audit's linear probe."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
-from holdfast.auditing.headroom import ShiftCost
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.record import RunRecord, load
@@ -49,23 +46,6 @@ def read_compared(folder: Path | None, dataset: Dataset) -> list[Compared]:
     return [
         Compared(label, role, {domain: cell.mean for domain, cell in table[label].cells.items()})
         for label, role in roles.items()
-    ]
-
-
-def compared_sentence(costs: Sequence[ShiftCost], compared: Sequence[Compared]) -> list[str]:
-    """Put the average of the linear probe next to those of the comparison; empty without both."""
-    domains = [cost.domain for cost in costs if all(cost.domain in each.scores for each in compared)]
-    if not compared or not domains:
-        return []
-    probe = 100 * fmean(cost.everything for cost in costs if cost.domain in domains)
-    scores = [
-        f"{each.label} {100 * fmean(each.scores[domain] for domain in domains):.1f}"
-        + (" (the choice)" if each.role == "choice" else "")
-        for each in compared
-    ]
-    return [
-        f"Held-out accuracy of the linear probe is {probe:.1f}; compare measured {', '.join(scores)} on the same data. "
-        "The probe is trained and scored on a sample of rows without duplicates."
     ]
 
 

@@ -31,6 +31,7 @@ from holdfast.auditing.shift import MIN_ROWS
 from holdfast.core.errors import quiet_fit
 from holdfast.core.seeds import derive
 from holdfast.data.write import write_tables
+from holdfast.report.sections import word_cell
 from holdfast.report.terminal import Grid
 
 MAX_ROWS = 20_000  # rows of all domains that are checked
@@ -272,8 +273,10 @@ def error_advice(errors: LabelErrors, path: Path | None) -> list[str]:
     return [f"{counts} are suspicious ({chance}): check the first of the ranking; {where}."]
 
 
-def label_error_grid(errors: LabelErrors, examples: Examples) -> Grid:
-    """Show the most suspicious labels."""
+def label_error_grid(errors: LabelErrors, examples: Examples) -> list[Grid]:
+    """Show the most suspicious labels; empty without any."""
+    if not errors.rows:
+        return []
     shown, unsearched = errors.rows[:SHOWN], ""
     if errors.unsearched:
         unsearched = f"Not searched, because their predictions are poor: {', '.join(errors.unsearched)}. "
@@ -281,7 +284,7 @@ def label_error_grid(errors: LabelErrors, examples: Examples) -> Grid:
     for error, position in zip(shown, _positions(shown, examples), strict=True):
         percent = f"{100 * error.p_label:.0f}, {100 * error.p_suggested:.0f}"
         cells = [error.domain, error.label, error.suggested, percent, examples.show(position)]
-        lines.append((str(error.row), [(text, None) for text in cells]))
+        lines.append((str(error.row), list(map(word_cell, cells))))
     about = (
         f"The {len(shown)} most suspicious of {len(errors.rows):,} suspicious labels among {errors.checked:,} rows: a "
         "linear classifier that was trained on the other domains predicts another label with confidence. It is right "
@@ -291,4 +294,4 @@ def label_error_grid(errors: LabelErrors, examples: Examples) -> Grid:
         "suggestion."
     )
     names = ("row", "domain", "label", "suggested", "probabilities", "example")
-    return Grid("Likely label errors", about, names, lines, words=True)
+    return [Grid("Likely label errors", about, names, lines, words=True)]
