@@ -18,13 +18,13 @@ class Metrics:
 
     def __init__(self, gauges: Callable[[], Gauges] = dict) -> None:
         self.gauges, self.registry = gauges, CollectorRegistry()
-        every = {"registry": self.registry}
-        self.requests = Counter("holdfast_requests", "Requests by path and status.", ("path", "status"), **every)
-        self.errors = Counter("holdfast_errors", "Answers with status 400 or higher.", **every)
-        self.examples = Counter("holdfast_examples", "Examples predicted.", **every)
+        here = self.registry
+        self.requests = Counter("holdfast_requests", "Requests by path and status.", ("path", "status"), registry=here)
+        self.errors = Counter("holdfast_errors", "Answers with status 400 or higher.", registry=here)
+        self.examples = Counter("holdfast_examples", "Examples predicted.", registry=here)
         about = "Seconds from request to answer."
-        self.seconds = Histogram("holdfast_predict_seconds", about, buckets=SECONDS, **every)
-        self.batches = Histogram("holdfast_batch_examples", "Examples per batch.", buckets=SIZES, **every)
+        self.seconds = Histogram("holdfast_predict_seconds", about, buckets=SECONDS, registry=here)
+        self.batches = Histogram("holdfast_batch_examples", "Examples per batch.", buckets=SIZES, registry=here)
         self.registry.register(self)
 
     def request(self, path: str, status: int, seconds: float) -> None:

@@ -71,3 +71,8 @@ def spelled(metric: str) -> str:
 def listed(names: Sequence[str], *, most: int = MAX_NAMES, what: str = "") -> str:
     """Return the first names in one text, with the number of the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more{what}" if len(names) > most else "")
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text with at most this number of characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
