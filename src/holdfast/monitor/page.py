@@ -96,16 +96,18 @@ def _accuracies(entries: Sequence[dict[str, Any]], name: str, colour: str) -> li
     above = [high - a["estimate"] for a, (_, high) in zip(own, ends, strict=True)]
     below = [a["estimate"] - low for a, (low, _) in zip(own, ends, strict=True)]
     known = [entry for entry in entries if entry["true"] is not None]
-    series: list[tuple[str, list[tuple[str, float]], dict[str, Any]]] = [
+    kinds: list[tuple[str, list[tuple[str, float]], dict[str, Any]]] = [
         ("estimated", [(_place(e), a["estimate"]) for e, a in zip(entries, own, strict=True)],
          {"errors": Errors(above, below), "line": Stroke(colour)}),
         ("true", [(_place(e), e["true"]) for e in known], {"symbol": "x", "size": 10}),
     ]  # fmt: skip
-    return [
-        Points(*zip(*points, strict=True), [f"{place}: {value:.3f}" for place, value in points],
-               name=f"{name}, {kind}", colour=colour, **options)
-        for kind, points, options in series if points
-    ]  # fmt: skip
+    marks = list[Mark]()
+    for kind, points, options in kinds:
+        if points:
+            tips = [f"{place}: {value:.3f}" for place, value in points]
+            x, y = zip(*points, strict=True)
+            marks.append(Points(x, y, tips, name=f"{name}, {kind}", colour=colour, **options))
+    return marks
 
 
 def _discrepancies(entries: Sequence[dict[str, Any]], name: str, colour: str) -> Mark:
