@@ -7,8 +7,8 @@ source domain. Everything is computed from the moments of each domain (n rows, d
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any
+from operator import sub
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import solve
@@ -49,23 +49,14 @@ class Erasure:
         return self.gain.positive
 
 
-@dataclass(frozen=True, eq=False)
-class Moments:
-    """Sums over the rows of one domain."""
+class Moments(NamedTuple):
+    """Sums over the rows of some domains."""
 
-    n: int
+    n: Any  # number of rows
     x: np.ndarray  # (d,)
     xx: np.ndarray  # (d, d)
     y: np.ndarray  # (c,)
     xy: np.ndarray  # (d, c)
-
-    def __add__(self, other: "Moments") -> "Moments":
-        return Moments(
-            self.n + other.n, self.x + other.x, self.xx + other.xx, self.y + other.y, self.xy + other.xy
-        )  # fmt: skip
-
-    def __sub__(self, other: "Moments") -> "Moments":
-        return self + Moments(-other.n, -other.x, -other.xx, -other.y, -other.xy)
 
 
 def moments(x: np.ndarray, targets: np.ndarray) -> Moments:
@@ -105,7 +96,8 @@ def measure_erasure(examples: Examples, rows: Mapping[str, np.ndarray]) -> Erasu
     predicted = {name: np.stack([labels, labels]) for name, labels in y.items()}
     for number in range(count):
         held = {name: fold[name] == number for name in y}
-        train = {name: totals[name] - moments(x[name][at], probe.matrix(y[name][at])) for name, at in held.items()}
+        own = {name: moments(x[name][at], probe.matrix(y[name][at])) for name, at in held.items()}
+        train = {name: Moments(*map(sub, totals[name], own[name])) for name in y}
         for name in y:
             sources = [other for other in y if other != name]
             valid = [(x[other][held[other]], y[other][held[other]]) for other in sources]
@@ -128,7 +120,7 @@ def _probes(
 
     Both are ridge regressions of the targets with one ridge, chosen on the validation rows of the sources.
     """
-    total = reduce(Moments.__add__, sources)
+    total = Moments(*(np.sum(each, axis=0) for each in zip(*sources, strict=True)))
     centre, bias = total.x / total.n, total.y / total.n
     covariance = total.xx / total.n - np.outer(centre, centre)
     target = total.xy / total.n - np.outer(centre, bias)
