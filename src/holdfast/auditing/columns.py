@@ -5,6 +5,7 @@ Each domain is compared with all others. Shapes: n rows, k domains, c classes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -171,10 +172,7 @@ class _Relation:
         constant = float(np.bincount(y).max() / len(y))
         if constant == 1 or FOLDS * bins * classes > MAX_COUNTS:
             return None
-        # cross-validation from one table of counts: subtracting a fold leaves the counts of its training rows
-        flat = (self.fold * bins + groups) * classes + y
-        counts = np.bincount(flat, minlength=FOLDS * bins * classes).reshape(FOLDS, bins, classes)
-        training = counts.sum(axis=0) - counts  # (folds, bins, classes)
+        training = _outside((self.fold * bins + groups) * classes + y, (FOLDS, bins, classes))
         # each group predicts its most frequent class; a group without training rows that of all rows
         usual = training.sum(axis=1).argmax(axis=1)  # (folds,)
         best = np.where(training.any(axis=2), training.argmax(axis=2), usual[:, None])
@@ -187,14 +185,19 @@ class _Relation:
             return None
         bins = int(groups.max()) + 1
         cells = self.fold * bins + groups
-        sums = np.bincount(cells, weights=self.y, minlength=FOLDS * bins).reshape(FOLDS, bins)
-        counts = np.bincount(cells, minlength=FOLDS * bins).reshape(FOLDS, bins)
-        sums, counts = sums.sum(axis=0) - sums, counts.sum(axis=0) - counts
+        sums, counts = _outside(cells, (FOLDS, bins), self.y), _outside(cells, (FOLDS, bins))
         usual = sums.sum(axis=1, keepdims=True) / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         means = np.where(counts > 0, sums / np.maximum(counts, 1), usual)
         # groups lose differences inside them, so a copy of the target in other units is recognised by its correlation
         explained = 1 - float(((means[self.fold, groups] - self.y) ** 2).sum()) / total
         return max(0.0, explained, 0.0 if values is None else _squared_correlation(values, self.y))
+
+
+def _outside(cells: np.ndarray, shape: tuple[int, ...], weights: np.ndarray | None = None) -> np.ndarray:
+    """Return the counts, or sums of weights, per cell over the rows outside each fold, the first axis."""
+    # cross-validation from one table: subtracting a fold leaves the counts of its training rows
+    table = np.bincount(cells, weights=weights, minlength=math.prod(shape)).reshape(shape)
+    return table.sum(axis=0) - table
 
 
 def _squared_correlation(values: np.ndarray, y: np.ndarray) -> float:

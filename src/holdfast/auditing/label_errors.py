@@ -178,16 +178,16 @@ def find_label_errors(examples: Examples, rows: Mapping[str, np.ndarray], *, see
         features = {name: (x - mean) / scale for name, x in features.items()}
     y = {name: dataset.y[each] for name, each in chosen.items()}
     probabilities = {name: _unseen(name, features, y, len(dataset.classes), seed) for name in chosen}
-    right = {name: probabilities[name].argmax(axis=1) == y[name] for name in chosen}
-    accuracy, majority = float(np.concatenate(list(right.values())).mean()), _majority(np.concatenate(list(y.values())))
+    skills = {name: _skill(probabilities[name], y[name]) for name in chosen}
     checked = sum(map(len, y.values()))
-    if not _skilled(accuracy, majority):
+    accuracy, majority, trusted = _skill(np.concatenate([*probabilities.values()]), np.concatenate([*y.values()]))
+    if not trusted:
         reason = (
             f"label errors were not searched: linear predictions for left-out domains are right in {accuracy:.0%} of "
             f"the rows, too few compared with the most frequent label ({majority:.0%})"
         )
         return LabelErrors([], checked, accuracy, reason)
-    searched = [name for name in chosen if _skilled(float(right[name].mean()), _majority(y[name]))]
+    searched = [name for name, (_, _, trusted) in skills.items() if trusted]
     errors, suspicious, expected = [], 0, 0.0
     for name in searched:
         suggested, count, by_chance = excess_errors(probabilities[name], y[name], seed=derive(seed, name))
@@ -199,14 +199,10 @@ def find_label_errors(examples: Examples, rows: Mapping[str, np.ndarray], *, see
     )
 
 
-def _majority(y: np.ndarray) -> float:
-    """Return the share of the most frequent label."""
-    return float(np.bincount(y).max() / len(y))
-
-
-def _skilled(accuracy: float, majority: float) -> bool:
-    """Whether predictions avoid enough errors of the most frequent label to be trusted."""
-    return accuracy - majority >= MIN_SKILL * (1 - majority)
+def _skill(probabilities: np.ndarray, y: np.ndarray) -> tuple[float, float, bool]:
+    """Return accuracy, share of the most frequent label, and whether predictions avoid enough of its errors."""
+    accuracy, majority = float((probabilities.argmax(axis=1) == y).mean()), float(np.bincount(y).max() / len(y))
+    return accuracy, majority, accuracy - majority >= MIN_SKILL * (1 - majority)
 
 
 def _unseen(name: str, features: Mapping[str, Any], y: Mapping[str, np.ndarray], classes: int, seed: int) -> np.ndarray:

@@ -153,6 +153,12 @@ def cell_point(x: Any, cell: Cell, metric: str, tip: str) -> tuple[Any, float, f
     return x, scaled(cell.mean, metric), scaled(cell.stderr or 0.0, metric), tip
 
 
+def error_range(cells: Iterable[Cell], metric: str) -> tuple[float, float]:
+    """Return the ends of the lowest and of the highest error bar."""
+    ends = [scaled(cell.mean + sign * (cell.stderr or 0.0), metric) for cell in cells for sign in (-1, 1)]
+    return min(ends), max(ends)
+
+
 def heatmap(
     z: Sequence[Sequence[float | None]], x: Sequence[str], y: Sequence[str],
     tips: Sequence[Sequence[str]] | str, *,

@@ -124,10 +124,14 @@ class DriftMonitor:
         with self._lock:
             self.latest, self.windows = check, self.windows + 1
 
+    def _results(self) -> tuple[BatchCheck | None, int, int]:
+        """Return the latest check, and the numbers of windows and of examples that were not watched."""
+        with self._lock:
+            return self.latest, self.windows, self.unwatched
+
     def state(self) -> dict[str, Any]:
         """Return the state for /health."""
-        with self._lock:
-            latest, windows, unwatched = self.latest, self.windows, self.unwatched
+        latest, windows, unwatched = self._results()
         drifted = [] if latest is None else [finding.name for finding in latest.drifted]
         accuracy = None if latest is None or latest.accuracy is None else latest.accuracy.json()
         return {
@@ -137,8 +141,7 @@ class DriftMonitor:
 
     def gauges(self) -> Gauges:
         """Return the gauges of the latest window for /metrics."""
-        with self._lock:
-            latest, windows, unwatched = self.latest, self.windows, self.unwatched
+        latest, windows, unwatched = self._results()
         gauges: dict[str, tuple[str, str, Mapping[str, float]]] = {
             "holdfast_watch_windows_total": ("Windows that were checked for drift.", "counter", {"": windows}),
             "holdfast_watch_unwatched_total": ("Examples that were not watched.", "counter", {"": unwatched}),
