@@ -89,25 +89,25 @@ def timeline(history: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
 
 def _accuracies(entries: Sequence[dict[str, Any]], name: str, colour: str) -> list[Mark]:
     """Return estimates with their intervals as a line, and the true accuracies."""
-    if not entries:
-        return []
     own = [entry["accuracy"] for entry in entries]
-    ends = [(a["low"], a["high"]) if a["low"] is not None else (a["estimate"], a["estimate"]) for a in own]
-    above = [high - a["estimate"] for a, (_, high) in zip(own, ends, strict=True)]
-    below = [a["estimate"] - low for a, (low, _) in zip(own, ends, strict=True)]
-    known = [entry for entry in entries if entry["true"] is not None]
-    kinds: list[tuple[str, list[tuple[str, float]], dict[str, Any]]] = [
-        ("estimated", [(_place(e), a["estimate"]) for e, a in zip(entries, own, strict=True)],
-         {"errors": Errors(above, below), "line": Stroke(colour)}),
-        ("true", [(_place(e), e["true"]) for e in known], {"symbol": "x", "size": 10}),
-    ]  # fmt: skip
+    above, below = (
+        [0.0 if a[end] is None else abs(a[end] - a["estimate"]) for a in own] for end in ("high", "low")
+    )  # fmt: skip
+    estimated = [(_place(entry), entry["accuracy"]["estimate"]) for entry in entries]
+    true = [(_place(entry), entry["true"]) for entry in entries if entry["true"] is not None]
     marks = list[Mark]()
-    for kind, points, options in kinds:
-        if points:
-            tips = [f"{place}: {value:.3f}" for place, value in points]
-            x, y = zip(*points, strict=True)
-            marks.append(Points(x, y, tips, name=f"{name}, {kind}", colour=colour, **options))
+    if estimated:
+        errors, line = Errors(above, below), Stroke(colour)
+        marks.append(_series(estimated, f"{name}, estimated", colour, errors=errors, line=line))
+    if true:
+        marks.append(_series(true, f"{name}, true", colour, symbol="x", size=10))
     return marks
+
+
+def _series(points: Sequence[tuple[str, float]], name: str, colour: str, **options: Any) -> Points:
+    places, values = zip(*points, strict=True)
+    tips = [f"{place}: {value:.3f}" for place, value in points]
+    return Points(places, values, tips, name=name, colour=colour, **options)
 
 
 def _discrepancies(entries: Sequence[dict[str, Any]], name: str, colour: str) -> Mark:
