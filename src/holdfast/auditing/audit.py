@@ -11,12 +11,18 @@ import numpy as np
 from holdfast.auditing import commands, facts, shift
 from holdfast.auditing.clean import write_clean
 from holdfast.auditing.columns import ColumnFacts, column_advice, column_facts, column_grid
-from holdfast.auditing.compared import Compared, read_compared
 from holdfast.auditing.duplicates import choose, conflicts, find_duplicates
 from holdfast.auditing.erasure import Erasure, erasure_grid, erasure_sentence, measure_erasure
 from holdfast.auditing.examples import Examples
 from holdfast.auditing.facts import DomainFacts, Example, Leak
-from holdfast.auditing.headroom import ShiftCost, compared_sentence, headroom_grid, shift_costs
+from holdfast.auditing.headroom import (
+    Compared,
+    ShiftCost,
+    compared_sentence,
+    headroom_grid,
+    read_compared,
+    shift_costs,
+)
 from holdfast.auditing.label_errors import (
     LabelErrors,
     error_advice,

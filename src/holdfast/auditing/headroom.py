@@ -6,6 +6,7 @@ Folds are those of a cross-validation, so every row is scored once (n rows, k do
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -13,13 +14,19 @@ import numpy as np
 from scipy.sparse import issparse
 from scipy.special import stdtrit
 
-from holdfast.auditing.compared import Compared
 from holdfast.auditing.examples import Examples
-from holdfast.auditing.probe import MAX_LABELS, Probe, probe_for
+from holdfast.auditing.probe import MAX_LABELS, ClassProbe, Probe, probe_for
 from holdfast.auditing.shift import MIN_ROWS
+from holdfast.core.errors import BadInput
+from holdfast.data.dataset import Dataset
+from holdfast.record import RunRecord, load
 from holdfast.report.sections import Cell, number_cell, share_cell
 from holdfast.report.terminal import Grid
+from holdfast.stats.decision import decide
+from holdfast.stats.gap import HELD_OUT
+from holdfast.stats.labels import CONSTANT
 from holdfast.stats.statistics import summarise
+from holdfast.stats.table import Row, tabulate
 
 FOLDS = 5
 MANY_DOMAINS = 10  # with more domains, two folds suffice
@@ -136,6 +143,15 @@ def _rotated(pair: tuple[Any, np.ndarray], count: int, start: int) -> tuple[Any,
     return x[rows], y[rows]
 
 
+@dataclass(frozen=True)
+class Compared:
+    """Accuracy per domain of one configuration of the comparison."""
+
+    label: str
+    role: str  # choice, baseline or simple
+    scores: dict[str, float]
+
+
 def headroom_grid(costs: Sequence[ShiftCost], compared: Sequence[Compared], rows: int) -> list[Grid]:
     """Score of a linear probe inside and outside each domain."""
     if not costs:
@@ -190,3 +206,38 @@ def compared_sentence(costs: Sequence[ShiftCost], compared: Sequence[Compared]) 
         f"Held-out accuracy of the linear probe is {probe:.1f}; compare measured {', '.join(scores)} on the same data. "
         "The probe is trained and scored on a sample of rows without duplicates."
     ]
+
+
+def read_compared(folder: Path | None, dataset: Dataset) -> list[Compared]:
+    """Return the choice, ERM and the best simple baseline of a comparison on exactly this data; empty without one."""
+    if folder is None or not (folder / "records").is_dir():
+        return []
+    try:
+        records = [r for r in load(folder) if r.spec.get("plan") in HELD_OUT]
+    except BadInput:  # damaged records are the concern of `report`
+        return []
+    records = [r for r in records if r.spec.get("fingerprint") == dataset.fingerprint and _has_metric(r)]
+    table = {row.label: row for row in tabulate(records, ClassProbe.metric).rows if row.average is not None}
+    decision = decide(records, str(records[0].spec["metric"])) if records else None
+    roles: dict[str, str] = {}
+    if decision is not None and decision.label in table:
+        roles[decision.label] = "choice"
+    for row in table.values():
+        if row.baseline:
+            roles.setdefault(row.label, "baseline")
+    simple = [row for row in table.values() if row.simple and row.label not in CONSTANT]
+    if simple:
+        roles.setdefault(max(simple, key=_average).label, "simple")
+    return [
+        Compared(label, role, {domain: cell.mean for domain, cell in table[label].cells.items()})
+        for label, role in roles.items()
+    ]
+
+
+def _average(row: Row) -> float:
+    assert row.average is not None
+    return row.average.mean
+
+
+def _has_metric(record: RunRecord) -> bool:
+    return bool(record.stages) and all(ClassProbe.metric in scores for scores in record.stages[-1]["test"].values())

@@ -1,15 +1,15 @@
-"""Means with errors, and tests of differences: paired t, McNemar, Holm's correction.
+"""Means with errors, and tests of differences: paired t, McNemar, Holm's correction, shrunk gains.
 
 `stdev` is the standard deviation of values, `stderr` the standard error of their mean.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-from scipy.special import bdtr, chdtrc, stdtr, stdtrit
+from scipy.special import bdtr, chdtrc, ndtr, stdtr, stdtrit
 
 from holdfast.core.errors import BadInput
 
@@ -128,6 +128,37 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
         highest = max(highest, min(1.0, p * (len(order) - rank)))
         corrected[i] = highest
     return corrected
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Expected difference to the baseline and the probability that it is an improvement."""
+
+    mean: float
+    probability: float
+
+
+def expected_gains(differences: Mapping[str, Paired], *, lower_is_better: bool = False) -> dict[str, Gain]:
+    """Return the expected gain per method; differences without a standard error are left out.
+
+    The best of many measured differences is partly luck. With d_i the mean paired difference of method i and s_i its
+    standard error, gains are modelled as N(0, v) with v = max(0, mean(d_i^2) - mean(s_i^2)); the expected gain is the
+    posterior mean d_i v / (v + s_i^2), and the probability of a gain follows from the posterior variance (empirical
+    Bayes).
+    """
+    known = {name: pairs for name, pairs in differences.items() if pairs.stderr is not None}
+    if not known:
+        return {}
+    squares = [(pairs.difference**2, (pairs.stderr or 0.0) ** 2) for pairs in known.values()]
+    variance = max(0.0, fmean(d for d, _ in squares) - fmean(s for _, s in squares))
+    gains = {}
+    for (name, pairs), (_, error) in zip(known.items(), squares, strict=True):
+        share = variance / (variance + error) if variance + error > 0 else 0.0
+        mean, spread = share * pairs.difference, math.sqrt(share * error)
+        sign = -1 if lower_is_better else 1
+        probability = float(ndtr(sign * mean / spread)) if spread > 0 else 0.5 if mean == 0 else float(sign * mean > 0)
+        gains[name] = Gain(mean, probability)
+    return gains
 
 
 def check_lengths(a: Sequence[object], b: Sequence[object]) -> None:
