@@ -89,9 +89,9 @@ def coverage_sections(groups: Groups) -> list[Section]:
         return []
     rows = []
     for label, domains in measured.items():
-        rows += [(run_name(label, domain), _set_cells(levels, pairs)) for domain, levels in domains]
+        rows += [(run_name(label, domain), _set_cells([levels], pairs)) for domain, levels in domains]
         if len(domains) > 1:
-            rows.append((f"{label}, mean over domains", _set_means([levels for _, levels in domains], pairs)))
+            rows.append((f"{label}, mean over domains", _set_cells([levels for _, levels in domains], pairs)))
     names = [f"{NAMES[method]} at {100 * float(level):g}%: coverage (%), size" for level, method in pairs]
     return [Section(SET_TITLE, SET_TEXT, columns=["domain", *names], rows=rows)]
 
@@ -101,20 +101,11 @@ def _measured_sets(group: Sequence[RunRecord]) -> Iterator[tuple[str, Mapping[st
         yield from record.stages[-1].get("sets", {}).items()
 
 
-def _set_cells(levels: Mapping[str, Any], pairs: Sequence[tuple[str, str]]) -> list[Cell]:
-    entries = [levels.get(level, {}).get(method) for level, method in pairs]
-    return [(MISSING, None) if e is None else _set_cell(e["coverage"], e["size"]) for e in entries]
-
-
-def _set_means(domains: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[str, str]]) -> list[Cell]:
+def _set_cells(domains: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[str, str]]) -> list[Cell]:
     """Return the mean coverage and the mean size over domains."""
     cells: list[Cell] = []
     for level, method in pairs:
-        entries = [e for levels in domains if (e := levels.get(level, {}).get(method)) is not None]
-        coverage, size = (mean(each[key] for each in entries) for key in ("coverage", "size"))
-        cells.append((MISSING, None) if coverage is None or size is None else _set_cell(coverage, size))
+        entries = [entry for levels in domains if (entry := levels.get(level, {}).get(method)) is not None]
+        coverage, size = (mean(entry[key] for entry in entries) for key in ("coverage", "size"))
+        cells.append((MISSING, None) if coverage is None else (f"{100 * coverage:.1f}, {size:.3g}", coverage))
     return cells
-
-
-def _set_cell(coverage: float, size: float) -> Cell:
-    return f"{100 * coverage:.1f}, {size:.3g}", coverage
