@@ -123,12 +123,12 @@ def audit(
     say(f"searching for duplicates among {len(dataset):,} examples")
     duplicates, targets = find_duplicates(examples, near=near), examples.targets()
     conflict, choice = conflicts(duplicates, targets), choose(duplicates, targets, dataset.split)
-    kept = choice.kept_rows()
+    clean_rows = choice.kept_rows()
     names, counts = shift.label_counts(dataset)
     domains = facts.domain_facts(dataset, duplicates, choice, conflict, names, counts)
     leaks, shown = facts.leaks(dataset, duplicates), facts.examples_of(examples, duplicates, conflict)
     shifts = shift.target_shifts(dataset, counts)
-    sample = _sample(dataset, kept, seed, examples.columns)
+    sample = _sample(dataset, clean_rows, seed, examples.columns)
     every = _sample(dataset, np.arange(len(dataset)), seed, examples.columns)  # with duplicates, which hide gaps
     column_findings = column_facts(examples, every)
     distances, words, costs, erasure, telltale = list[Distance](), {}, list[ShiftCost](), None, list[TelltaleWord]()
@@ -140,7 +140,7 @@ def audit(
         costs, erasure = shift_costs(examples, sample), measure_erasure(examples, sample)
         say("searching for label errors")
         telltale = telltale_words(examples, every)
-    errors = find_label_errors(examples, _rows_by_domain(dataset, kept), seed=seed)
+    errors = find_label_errors(examples, _rows_by_domain(dataset, clean_rows), seed=seed)
     verdict = conclude(distances, shifts, costs)
     sizes = [len(rows) for rows in sample.values()]
     compared = read_compared(None if runs is None else Path(runs), dataset) if dataset.targets is None else []
@@ -161,8 +161,8 @@ def audit(
     ranked = None if label_errors is None else write_label_errors(Path(label_errors), errors.rows, examples)
     table, target = None, None
     if clean is not None:
-        table = write_clean(Path(clean), data, dataset, kept)
-        target = commands.cleaned(table, dataset, len(kept), task=task, columns=columns, settings=settings)
+        table = write_clean(Path(clean), data, dataset, clean_rows)
+        target = commands.cleaned(table, dataset, len(clean_rows), task=task, columns=columns, settings=settings)
     target = target or commands.original(source, dataset, columns=columns, data_dir=data_dir, skip_bad=skip_bad)
     advice, command = advise(
         make_spec(dataset, task=task, settings=settings), examples.kind, verdict, domains, leaks, erasure,
