@@ -6,7 +6,7 @@ NAMES = {
     "command": ("bench", "reproduce"),
     "analysis": (
         "expert-agreement", "expert-parts", "attention-map", "projection-tsne", "slot-map", "slot-map-tsne",
-        "slot-attention", "slot-diversity",
+        "slot-attention", "slot-diversity", "routing", "general-memory", "segment-mass",
     ),
     "encoder": ("dialogue-gru", "dialogue-lstm"),
     "task": ("respond",),

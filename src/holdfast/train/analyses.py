@@ -89,7 +89,7 @@ def analyse_run(
     model, targets = assembly.network, unseen or stage.test
     views = collect_views(
         model, assembly.examples, sources, targets, seed=spec.seed, dataset=dataset,
-        score=partial(_score, assembly, model, spec.metric) if "general-memory" in names else None,
+        score=partial(_score, assembly, model, spec.metric),
     )  # fmt: skip
     return {name: catalog.lookup("analyses", name).build(views, seed=spec.seed) for name in names}
 

@@ -248,7 +248,7 @@ def test_attention_map_has_the_batch_on_the_left_and_classes_as_rows():
     (pixels,) = plot.marks
     assert pixels.z[2] == pytest.approx([0.2, 0.0, 0.2, 0.1, 0.5])
     assert pixels.high == pytest.approx(0.5)
-    assert [at for at, _ in plot.y.shown] == [0.5, 2.0]
+    assert [at for at, _ in plot.y.ticks] == [0.5, 2.0]
     vertical, horizontal = plot.rules
     assert (vertical.x, horizontal.y) == (2.5, 1.5)  # between batch and slots, between the classes
     (by_class,) = drawn(table).marks

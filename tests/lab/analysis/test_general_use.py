@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from holdfast import catalog
-from holdfast.analysis.general import draw_panels, general_use, mean_depth, sections
-from holdfast.analysis.memory_views import Effect, GeneralView, view_effects, view_general
-from holdfast.analysis.views import View, Views, collect_views
+from holdfast.analysis.views import Views, collect_views
 from holdfast.core.inputs import Question
 from holdfast.core.tape import tape
 from holdfast.data.batches import Examples, prepare
@@ -26,6 +24,8 @@ from holdfast.nn.heads import Linear
 from holdfast.nn.memory.general import memory_hidden
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
+from lab.analysis.general_use import draw_panels, general_use, mean_depth, sections
+from lab.analysis.general_views import Effect, GeneralView, view_effects, view_general, view_reads
 from tests import tiny
 from tests.annotated import question_rows, tagged_sentences
 from tests.unit.report.drawing import only_run
@@ -144,7 +144,7 @@ def test_tags_and_answers_use_positions_and_windows(task, folders):
     views = collect_views(model, examples, *parts, seed=0, score=score)
     rows = examples.rows_of(parts[0][0])
     assert (len(rows) > 4) == (task == "span")  # texts have several windows
-    view = views.sources[0].general
+    view = views.collect(view_reads)[0]["sources"]["a"]
     assert view.mass.shape == (len(rows), 2, 2)
     for i, row in enumerate(rows):
         x = examples.inputs(row[None])  # one row: no padding of tokens and positions
@@ -180,8 +180,8 @@ def test_result_in_the_record():
     mass = np.array([[[0.2, 0.4]], [[0.4, 0.8]]])  # two rows, one layer, two heads
     gate = np.array([[0.5, 0.5], [0.0, 1.0]])
     view = GeneralView((6,), mass, ((1, 3),), (gate,), np.array([0.1, 0.3]))
-    z = np.zeros((2, 2))
-    views = Views((View("a", z, z, general=view),), (View("b", z, z, general=view),), effects={"b": Effect(0.9, None)})
+    reads = {"sources": {"a": view}, "targets": {"b": view}}, {"b": Effect(0.9, None)}
+    views = Views((), (), further={view_reads: reads})
     one = {"mass": [[0.3, 0.6]], "gates": [[0.25, 0.75]], "depths": [2.5], "moved": 0.2}
     assert general_use(views, seed=0) == {
         "layers": [6],

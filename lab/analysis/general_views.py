@@ -4,23 +4,21 @@ Shapes: b batch, n rows, t tokens, d width, h heads, l layers that read the gene
 network that a gate mixes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from holdfast.analysis.views import Score, Subject, masked_mean, mean_over_positions
 from holdfast.core.inputs import Inputs, Tokens
-from holdfast.core.ragged import NONE
 from holdfast.core.tape import tape
 from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.memory.general import GeneralMemory, memory_hidden
 from holdfast.nn.model import Model
-
-Score = Callable[[Part], float | None]  # score of the current network on these rows, by the metric of the run
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,11 @@ class GeneralView:
     moved: np.ndarray | None
 
 
+def view_reads(subject: Subject) -> tuple[dict[str, dict[str, GeneralView]], dict[str, Effect]]:
+    """Collect the reads of a general memory per side and domain, and its effect per target."""
+    return subject.by_domain(view_general), view_effects(subject.model, subject.targets, subject.score)
+
+
 @torch.no_grad()
 def view_general(model: Model, examples: Examples, rows: np.ndarray) -> GeneralView | None:
     """Collect the reads of a general memory for these rows; None for other networks."""
@@ -57,8 +60,8 @@ def view_general(model: Model, examples: Examples, rows: np.ndarray) -> GeneralV
         assert isinstance(x, Tokens)
         with tape() as recorded:
             z = model.encode(x)
-        pieces = [_masked_mean(mass.transpose(1, 2), x.mask) for mass in recorded["general/mass"]]  # (b, h) each
-        pieces += [_masked_mean(shares, x.mask) for shares in recorded["general/gate"]]  # (b, s) each
+        pieces = [masked_mean(mass.transpose(1, 2), x.mask) for mass in recorded["general/mass"]]  # (b, h) each
+        pieces += [masked_mean(shares, x.mask) for shares in recorded["general/gate"]]  # (b, s) each
         if can_hide:
             with memory_hidden():
                 hidden = model.encode(x)
@@ -101,16 +104,3 @@ def _general_memory(model: Model) -> GeneralMemory | None:
     encoder = model.backbone
     companion = encoder.companion if isinstance(encoder, TextEncoder) else None
     return companion if isinstance(companion, GeneralMemory) else None
-
-
-def mean_over_positions(values: Tensor, x: Inputs) -> Tensor:
-    """Return one vector per input (b, d): for states at several positions (b, k, d), their mean."""
-    if values.dim() == 2 or not isinstance(x, Tokens) or x.at is None:
-        return values
-    return _masked_mean(values, x.at != NONE)
-
-
-def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean (b, k) of values (b, t, k) over the positions of mask (b, t)."""
-    weight = mask.to(values.dtype)[..., None]
-    return (values * weight).sum(1) / weight.sum(1)

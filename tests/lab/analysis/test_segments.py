@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.analysis.memory_use import draw_segments, mass, segment_mass
 from holdfast.analysis.views import View, Views, collect_views
 from holdfast.core.store import TensorStore
 from holdfast.core.tape import tape
@@ -20,14 +19,22 @@ from holdfast.nn.backbones.memory_rnn import MemoryRNN
 from holdfast.nn.memory.neck import key_value, product_key
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
+from lab.analysis.segments import draw_segments, mass, segment_mass, view_segments
 from tests.unit.report.drawing import drawn, only_run
 
 TEXTS = ["the food was good", "bad film", "go", "the film was bad bad", "good good good", "no no", "so bad", "go go go"]
 DOMAINS = (Part("a", np.arange(0, 5)), Part("b", np.arange(5, 8)))
 
 
-def view(domain: str, usage: list[float], segments=((1, 0), (3, 4))) -> View:
-    return View(domain, np.ones((2, 3)), np.ones((2, 3)), None, np.array(usage), np.array(usage), segments)
+def views(*usages: list[float], target: list[float] | None = None, segments=([1, 3], [0, 4])) -> Views:
+    """Return views of the sources a, b, ... and of the target t with these weights per slot."""
+    sources = tuple(view(name, usage) for name, usage in zip("ab", usages, strict=False))
+    targets = () if target is None else (view("t", target),)
+    return Views(sources, targets, further={view_segments: [segments]})
+
+
+def view(domain: str, usage: list[float]) -> View:
+    return View(domain, np.ones((2, 3)), np.ones((2, 3)), None, np.array(usage), np.array(usage))
 
 
 def recurrent(examples: list) -> tuple[Model, Examples]:
@@ -46,7 +53,7 @@ def recurrent(examples: list) -> tuple[Model, Examples]:
 
 def test_shares_entropy_and_evenness():
     assert mass(np.array([0.1, 0.2, 0.3, 0.2]), [1, 3]) == pytest.approx([0.125, 0.875])
-    result = segment_mass(Views((view("a", [0.5, 0.25, 0.25, 0.0]),), (view("b", [0.1, 0.1, 0.1, 0.1]),)), seed=0)
+    result = segment_mass(views([0.5, 0.25, 0.25, 0.0], target=[0.1, 0.1, 0.1, 0.1]), seed=0)
     assert result is not None
     assert (result["sizes"], result["owners"]) == ([1, 3], [0, 4])
     entropy = 1.5 * math.log(2)
@@ -58,17 +65,15 @@ def test_shares_entropy_and_evenness():
             "evenness": 0.75,
         }
     }
-    assert result["targets"]["b"] == {"mass": [0.25, 0.75], "effective": 4.0, "entropy": 1.3863, "evenness": 1.0}
+    assert result["targets"]["t"] == {"mass": [0.25, 0.75], "effective": 4.0, "entropy": 1.3863, "evenness": 1.0}
     json.dumps(result, allow_nan=False)
-    whole = view("a", [0.5, 0.25, 0.25, 0.0], segments=((4, 0),))
-    assert segment_mass(Views((whole,), ()), seed=0) is None  # a single segment
+    assert segment_mass(views([0.5, 0.25, 0.25, 0.0], segments=([4], [0])), seed=0) is None  # a single segment
 
 
 @pytest.mark.parametrize("examples", [TEXTS, list(zip(TEXTS, TEXTS[::-1], strict=True))], ids=["texts", "pairs"])
 def test_shares_of_a_recurrent_memory_are_means_over_rows_that_read(examples):
     model, prepared = recurrent(examples)
-    views = collect_views(model, prepared, DOMAINS[:1], DOMAINS[1:], seed=0)
-    result = segment_mass(views, seed=0)
+    result = segment_mass(collect_views(model, prepared, DOMAINS[:1], DOMAINS[1:], seed=0), seed=0)
     assert result is not None
     assert (result["sizes"], result["owners"]) == ([5, 3, 2], [0, 1, 2])
     for part, usage in zip(DOMAINS, (result["sources"]["a"], result["targets"]["b"]), strict=True):
@@ -112,16 +117,16 @@ def test_networks_without_segments_have_no_result(neck):
 def test_segments_of_a_memory_that_is_not_recorded_are_ignored():
     model, prepared = recurrent(TEXTS)
     model.neck = product_key(model.width, slots=16, heads=2, key_width=4, top=3)
-    views = collect_views(model, prepared, DOMAINS, [], seed=0)
-    assert all(len(each.usage) == 16 for each in views)
-    assert segment_mass(views, seed=0) is None
+    collected = collect_views(model, prepared, DOMAINS, [], seed=0)
+    assert all(len(each.usage) == 16 for each in collected)
+    assert segment_mass(collected, seed=0) is None
 
 
 def test_domains_that_never_read_are_left_out():
-    result = segment_mass(Views((view("a", [0.0] * 4),), (view("b", [0.1, 0.1, 0.1, 0.1]),)), seed=0)
+    result = segment_mass(views([0.0] * 4, target=[0.1, 0.1, 0.1, 0.1]), seed=0)
     assert result is not None
-    assert (list(result["sources"]), list(result["targets"])) == ([], ["b"])
-    assert segment_mass(Views((view("a", [0.0] * 4),), ()), seed=0) is None
+    assert (list(result["sources"]), list(result["targets"])) == ([], ["t"])
+    assert segment_mass(views([0.0] * 4), seed=0) is None
 
 
 def test_heat_map_has_domains_by_segments():

@@ -19,8 +19,8 @@ from holdfast.report.sections import Cell, Figure, Result, RunResult, Section, f
 from holdfast.stats.labels import Groups
 
 if TYPE_CHECKING:
-    from holdfast.analysis.memory_views import GeneralView
     from holdfast.analysis.views import Views
+    from lab.analysis.general_views import GeneralView
 
 SIDES = ("sources", "targets")
 UNIFORM = 0.5  # attention to the memory without preference: it has the same number of tokens as the text
@@ -28,14 +28,19 @@ UNIFORM = 0.5  # attention to the memory without preference: it has the same num
 
 def general_use(views: Views, *, seed: int) -> dict[str, Any] | None:
     """Summarise the reads per domain and layer; None without a general memory. Deterministic."""
-    first = next((view.general for view in views if view.general is not None), None)
+    from lab.analysis.general_views import view_reads  # imports torch, which drawing does not need
+
+    reads, effects = views.collect(view_reads) or ({}, {})
+    first = next((view for by_domain in reads.values() for view in by_domain.values()), None)
     if first is None:
         return None
-    by_domain = views.by_domain(lambda view: None if view.general is None else _domain_use(view.general))
     layers, read = list(first.layers), [list(sources) for sources in first.sources]
-    result: dict[str, Any] = {"layers": layers, "read": read, **by_domain}
+    used = {
+        side: {domain: _domain_use(view) for domain, view in by_domain.items()} for side, by_domain in reads.items()
+    }
+    result: dict[str, Any] = {"layers": layers, "read": read, **used}
     for domain, use in result["targets"].items():
-        effect = views.effects.get(domain)
+        effect = effects.get(domain)
         use["scores"] = None if effect is None else {"read": effect.read, "hidden": effect.hidden}
     return result
 

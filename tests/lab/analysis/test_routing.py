@@ -13,8 +13,17 @@ import pytest
 import torch
 from PIL import Image
 
-from holdfast.analysis.expert_views import RoutingView, view_routing
-from holdfast.analysis.routing import (
+from holdfast.analysis.views import Views, collect_views
+from holdfast.core.tape import tape
+from holdfast.data.batches import Examples, prepare
+from holdfast.data.raw import Pixels, Texts
+from holdfast.data.splits import Part
+from holdfast.nn.heads import Linear
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
+from holdfast.report.sections import RunResult
+from lab.analysis.expert_views import RoutingView, view_experts, view_routing
+from lab.analysis.routing import (
     draw_map,
     draw_panels,
     expert_colour,
@@ -25,15 +34,6 @@ from holdfast.analysis.routing import (
     to_grey,
     training_shares,
 )
-from holdfast.analysis.views import View, Views, collect_views
-from holdfast.core.tape import tape
-from holdfast.data.batches import Examples, prepare
-from holdfast.data.raw import Pixels, Texts
-from holdfast.data.splits import Part
-from holdfast.nn.heads import Linear
-from holdfast.nn.model import Model
-from holdfast.nn.necks import NoNeck
-from holdfast.report.sections import RunResult
 from tests.unit.nn.transformers import transformer
 from tests.unit.report.drawing import only_run
 from tests.unit.report.fake_records import analysed, record
@@ -62,8 +62,7 @@ def test_dropped_pairs_are_reported_with_a_capacity(tmp_path):
     dropped = torch.stack(side["share/experts/dropped"])
     assert 0.4 < dropped.min() < 1  # the capacity is half of a uniform share
     np.testing.assert_allclose(result.dropped, dropped.expand(8, 2), rtol=1e-5)
-    views = Views((View("a", np.zeros((8, 2)), np.zeros((8, 2)), routing=result),), ())
-    result = routing(views, seed=0)
+    result = routing(views_of({"a": result}), seed=0)
     assert result["sources"]["a"]["dropped"] == pytest.approx(dropped.tolist(), abs=1e-5)
     caption, _ = draw_panels(RunResult("erm", "t", 0, "x", result))[0]
     assert f"{dropped[0]:.1%}" in caption
@@ -130,16 +129,18 @@ def test_control_shuffles_complete_rows():
     )
 
 
-def view_of(name: str, load, images: int = 0) -> View:
+def views_of(sources, targets=None) -> Views:
+    return Views((), (), further={view_experts: {"sources": sources, "targets": targets or {}}})
+
+
+def view_of(load, images: int = 0) -> RoutingView:
     counts = np.asarray(load, dtype=float)[None, None].repeat(6, axis=0)  # (6, 1, e)
     maps = tuple((np.full((8, 8, 3), 9 * i, np.uint8), np.eye(2, dtype=int)) for i in range(images))
-    z = np.zeros((6, 2))
-    return View(name, z, z, routing=RoutingView((10,), counts, counts, counts, np.full((6, 1), 0.7), maps=maps))
+    return RoutingView((10,), counts, counts, counts, np.full((6, 1), 0.7), maps=maps)
 
 
 def test_result_in_the_record():
-    views = Views((view_of("a", [3, 1], 2), view_of("b", [1, 3], 2)), (view_of("c", [2, 2], 2),))
-    result = routing(views, seed=0)
+    result = routing(views_of({"a": view_of([3, 1], 2), "b": view_of([1, 3], 2)}, {"c": view_of([2, 2], 2)}), seed=0)
     assert result is not None
     assert (result["experts"], result["blocks"]) == (2, [10])
     assert result["sources"]["a"] == {"load": [[0.75, 0.25]], "importance": [[0.75, 0.25]], "entropy": [0.7]}

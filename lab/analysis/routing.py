@@ -34,8 +34,8 @@ from holdfast.report.sections import (
 from holdfast.stats.labels import Groups  # fmt: skip
 
 if TYPE_CHECKING:
-    from holdfast.analysis.expert_views import RoutingView
     from holdfast.analysis.views import Views
+    from lab.analysis.expert_views import RoutingView
 
 REPEATS = 50  # of the shuffled control
 PIXELS = 112  # side of the images that are stored in a record
@@ -52,15 +52,21 @@ Shares = Mapping[tuple[str, int], Mapping[int, Curve]]
 
 def routing(views: Views, *, seed: int) -> dict[str, Any] | None:
     """Summarise the routing per domain and layer; None without experts. Only the shuffled control is random."""
+    from lab.analysis.expert_views import view_experts  # imports torch, which drawing does not need
+
     # a domain can be on both sides if none was held out
-    routed = [(view.domain, view.routing) for view in views if view.routing is not None]
+    sides = views.collect(view_experts) or {}
+    routed = [each for by_domain in sides.values() for each in by_domain.items()]
     if not routed:
         return None
     blocks = routed[0][1].blocks
     return {
         "experts": routed[0][1].first.shape[2],
         "blocks": list(blocks),
-        **views.by_domain(lambda view: None if view.routing is None else _domain_routing(view.routing)),
+        **{
+            side: {domain: _domain_routing(view) for domain, view in by_domain.items()}
+            for side, by_domain in sides.items()
+        },
         "information": [_information([view.first[:, i] for _, view in routed], seed, i) for i in range(len(blocks))],
         "maps": [
             {"domain": domain, "image": encode_image(image), "experts": best.tolist()}

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from holdfast.analysis.views import Subject
 from holdfast.core.inputs import Inputs
 from holdfast.core.tape import Tape, tape
 from holdfast.data.batches import Examples
@@ -32,6 +33,11 @@ class RoutingView:
     entropy: np.ndarray  # (n, l) entropy of these probabilities in nats, mean over tokens
     dropped: np.ndarray | None = None  # (n, l) share of token-expert pairs of the batch beyond the capacity
     maps: tuple[tuple[np.ndarray, np.ndarray], ...] = ()  # uint8 (s, s, 3) and the best expert per patch (g, g)
+
+
+def view_experts(subject: Subject) -> dict[str, dict[str, RoutingView]]:
+    """Collect the routing per side and domain; empty without experts."""
+    return subject.by_domain(view_routing)
 
 
 @torch.no_grad()
