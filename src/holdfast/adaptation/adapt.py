@@ -20,8 +20,7 @@ from holdfast.data.dataset import Dataset, join
 from holdfast.data.readers.memory import Source
 from holdfast.data.sample import draw_sample
 from holdfast.data.splits import TEST, TRAIN, DomainRows, HeldOut, Part, merge_marked, split_parts
-from holdfast.folders.config import check_model
-from holdfast.folders.format import Member, SavedModel, load_model
+from holdfast.folders.format import Member, SavedModel, check_model, load_model
 from holdfast.folders.versions import (
     Ledger,
     Version,

@@ -16,7 +16,6 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.input_statistics import InputStatistics, input_statistics
 from holdfast.data.raw import Raw
 from holdfast.folders.format import SavedModel
-from holdfast.prediction.outputs import predict_examples
 from holdfast.prediction.predict import class_indices, target_numbers
 from holdfast.uncertainty.arrays import Predicted
 from holdfast.uncertainty.reference import Reference, reference_outputs
@@ -83,7 +82,7 @@ def check_watchable(saved: SavedModel) -> Reference:
 
 def observe(saved: SavedModel, raw: Raw, reference: Reference, *, device: torch.device | str = "cpu") -> Observed:
     """Predict examples and compute their statistics."""
-    return observed_of(saved, raw, predict_examples(saved, raw, device=device), reference, device=device)
+    return observed_of(saved, raw, saved.predict(raw, device=device), reference, device=device)
 
 
 def statistics_of(saved: SavedModel, raw: Raw) -> InputStatistics:

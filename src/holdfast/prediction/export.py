@@ -26,7 +26,7 @@ from holdfast.nn.backbones.bag import BagBackbone
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.mixed import TwoParts
 from holdfast.nn.backbones.tabular import FIRST, MISSING, UNKNOWN, TableBackbone
-from holdfast.prediction.outputs import label_thresholds, predict_examples
+from holdfast.prediction.outputs import label_thresholds
 from holdfast.tasks.regress import in_units
 from holdfast.uncertainty.calibration import temperature_of
 
@@ -141,7 +141,7 @@ def output_name(saved: SavedModel) -> str:
 
 def _expected(saved: SavedModel, raw: Raw) -> np.ndarray:
     """Return the predictions of the model that the program must reproduce."""
-    predicted = predict_examples(saved, raw)
+    predicted = saved.predict(raw)
     return predicted.values if predicted.ends is None else np.hstack([predicted.values, predicted.ends])
 
 

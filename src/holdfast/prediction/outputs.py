@@ -26,7 +26,7 @@ def predict_examples(
 
     The intervals are those of `sets`, for examples of these domains, or else those of the training domains.
     """
-    predicted = saved.predict(raw, device=device, calibrated=calibrated, kind=saved.predicts)
+    predicted = saved.predict(raw, device=device, calibrated=calibrated)
     if sets is None or saved.model.scale is None:
         return predicted
     (mean, scale), numbers = saved.model.scale, predicted.values  # quantiles of members are not averaged

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
-from holdfast.core.checkpoint import load_tree, save_tree
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import Dataset
 from holdfast.defaults import default_plan
@@ -26,7 +25,7 @@ from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import Request, resolve
 from holdfast.train.work import run_all
 from holdfast.train.workspace import Workspace
-from holdfast.uncertainty.arrays import from_tree, to_tree
+from holdfast.uncertainty.arrays import StoredArrays
 from holdfast.uncertainty.calibration import observe_rows
 from holdfast.uncertainty.mixture import calibrated
 from holdfast.uncertainty.stored_runs import read_run
@@ -67,7 +66,7 @@ class Projection:
 
 
 @dataclass(frozen=True, eq=False)
-class LeftOut:
+class LeftOut(StoredArrays):
     """Outputs of the runs that left out one domain each, for that domain and for validation rows of the others.
 
     Outputs are calibrated probabilities (n, c) in the order of the model's classes, or predictions in the units of the
@@ -81,6 +80,7 @@ class LeftOut:
     outputs: np.ndarray  # (n, k)
     coordinates: np.ndarray | None = None  # (n, d) projected features of the saved model
     projection: Projection | None = None
+    inline: ClassVar[str] = "projection"
 
     def __post_init__(self) -> None:
         count, arrays = len(self.y), (self.domain, self.target, self.outputs, self.coordinates)
@@ -119,17 +119,6 @@ class LeftOut:
     def without_features(self) -> LeftOut:
         """Return the outputs alone, for a model whose features differ."""
         return replace(self, coordinates=None, projection=None)
-
-    def save(self, path: Path) -> Path:
-        """Write the file atomically."""
-        return save_tree(path, {**to_tree(self, inline="projection"), "domains": list(self.domains)})
-
-    @staticmethod
-    def load(path: Path) -> LeftOut:
-        """Read the file; raise TypeError or KeyError if it is not valid."""
-        tree = load_tree(path)
-        projection = from_tree(Projection, tree) if "axes" in tree else None
-        return from_tree(LeftOut, tree, domains=tuple(map(str, tree["domains"])), projection=projection)
 
 
 def collect(records: Sequence[RunRecord], runs: Mapping[str, RunRecord], workspace: Workspace) -> CollectedRuns | None:

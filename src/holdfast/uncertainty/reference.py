@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from holdfast.core.checkpoint import load_tree, save_tree
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import Dataset
 from holdfast.data.input_statistics import MISSING, UNKNOWN, InputStatistics, input_statistics, vocabulary_of
@@ -21,7 +19,7 @@ from holdfast.data.splits import Part
 from holdfast.nn.model import OutputScale
 from holdfast.train.assemble import Assembly
 from holdfast.train.plan import rows_of
-from holdfast.uncertainty.arrays import from_tree, to_tree
+from holdfast.uncertainty.arrays import StoredArrays
 from holdfast.uncertainty.calibration import Calibration, network_predictions, observe_rows
 from holdfast.uncertainty.left_out import Projection
 
@@ -81,7 +79,7 @@ def category_counts(codes: np.ndarray, categories: Sequence[tuple[str, int]]) ->
 
 
 @dataclass(frozen=True, eq=False)
-class Reference:
+class Reference(StoredArrays):
     """Statistics of held-out examples in random order; outputs are those of the first network of an average.
 
     Outputs are calibrated probabilities (n, c), or predicted numbers in the units of the target (n, 1).
@@ -98,8 +96,11 @@ class Reference:
     vocabulary: np.ndarray | None = None  # (v,) sorted hashes of the words of training texts
     projection: Projection | None = None
     columns: Columns | None = None
+    format: int = FORMAT
 
     def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise TypeError(f"{FILE} has format {self.format}, this version reads {FORMAT}")
         count = len(self.domain)
         per_example = (self.outputs, self.y, self.foreign, self.coordinates, self.lengths, self.unknown)
         if any(array is not None and len(array) != count for array in per_example) or self.outputs.ndim != 2:
@@ -109,20 +110,6 @@ class Reference:
 
     def __len__(self) -> int:
         return len(self.domain)
-
-    def save(self, path: Path) -> Path:
-        """Write the file atomically."""
-        return save_tree(path, {**to_tree(self), "format": FORMAT, "domains": list(self.domains)})
-
-    @staticmethod
-    def load(path: Path) -> Reference:
-        """Read the file; raise TypeError or KeyError if it is not valid."""
-        tree = load_tree(path)
-        if tree["format"] != FORMAT:
-            raise TypeError(f"{path.name} has format {tree['format']}, this version reads {FORMAT}")
-        kinds = {"projection": Projection, "columns": Columns}
-        nested = {name: from_tree(kind, tree[name]) for name, kind in kinds.items() if name in tree}
-        return from_tree(Reference, tree, domains=tuple(map(str, tree["domains"])), **nested)
 
 
 def fit_reference(

@@ -192,7 +192,7 @@ def test_choice_of_a_combination_is_trained_and_saved(done, tmp_path):
     folder = refit(chosen, tmp_path / "model", device="cpu")
     saved = load_model(folder)
     assert [member.record.spec["seed"] for _, member in saved.all_members] == [0, 1]
-    assert saved.weight == pytest.approx(0.5)
+    assert saved.all_members[0].weight == pytest.approx(0.5)
     stamp = (folder / "config.json").stat().st_mtime_ns
     assert refit(chosen, folder, device="cpu") == folder
     assert (folder / "config.json").stat().st_mtime_ns == stamp  # a finished model is not trained again
