@@ -21,7 +21,6 @@ from holdfast.cli import (
     label,
     predict,
     report,
-    sweep,
     watch,
 )
 from holdfast.cli.console import begin_command, fail, may_report, say, show
@@ -41,7 +40,7 @@ app = typer.Typer(
 )
 command = partial(app.command, cls=SingleUseCommand)
 for run in (
-    demo.demo, audit.audit, compare.compare, sweep.sweep, fit.fit, adapt.adapt, adapt.rollback, predict.predict,
+    demo.demo, audit.audit, compare.compare, compare.sweep, fit.fit, adapt.adapt, adapt.rollback, predict.predict,
     predict.serve, watch.watch, label.label, predict.export, predict.memory, fit.pretrain, report.report,
 ):  # fmt: skip
     command(run.__name__)(run)

@@ -172,7 +172,7 @@ def test_a_baseline_can_be_the_choice_and_the_model(tmp_path):
     saved = load_model(refit(done, tmp_path / "model", device="cpu"))
     assert saved.record.spec["encoder"] == "tfidf"
     predictions = saved.predict(TEXTS.raw)
-    assert (predictions.probabilities.argmax(1) == TEXTS.y).mean() > 0.8
+    assert (predictions.values.argmax(1) == TEXTS.y).mean() > 0.8
     assert predictions.foreign is not None
 
 
