@@ -98,9 +98,9 @@ def train_model(
     with locked(folder) if folder is not None and parallel.is_first() else nullcontext():
         with stop_at_signal():
             record, assembly = train(spec, episode, workspace, saver=saver, tick=watch.step)
-            checked = check_adaptation(spec, episode, workspace, record, assembly)
-        record, assembly, stage = checked.record, checked.assembly, episode.stages[-1]
-        notes = (*workspace.notes, *checked.notes, *check_prototypes(spec, stage, record, assembly))
+            record, assembly, notes = check_adaptation(spec, episode, workspace, record, assembly)
+        stage = episode.stages[-1]
+        notes = (*workspace.notes, *notes, *check_prototypes(spec, stage, record, assembly))
         watch.end(record)
         model, more = _saved_model(chosen, dataset, record, assembly, stage, calibrate=calibrate, columns=columns)
         model = model if runs is None else replace(model, left_out=runs.left_out(dataset, assembly))

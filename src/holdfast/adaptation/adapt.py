@@ -1,7 +1,7 @@
 """Adapt a trained model to one more domain; it is accepted only if the earlier domains lose little."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import torch
 
 from holdfast import catalog
 from holdfast.catalog.entry import TOKEN_TASKS
-from holdfast.catalog.rates import changed_rates
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import locked
@@ -36,13 +35,12 @@ from holdfast.record import RunRecord, read
 from holdfast.spec import Spec
 from holdfast.stats.formatting import UNITS
 from holdfast.train.assemble import Assembly
-from holdfast.train.input_sizes import size_settings
 from holdfast.train.plan import Episode, PastStages, Stage
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import Request, resolve, single_run
 from holdfast.train.resume import Saver, stop_at_signal
 from holdfast.train.run import train
-from holdfast.train.settings import GROUPS
+from holdfast.train.settings import spec_settings
 from holdfast.train.slate import is_simple
 from holdfast.train.workspace import Workspace, choose_device
 from holdfast.uncertainty.calibration import fit_calibration
@@ -389,18 +387,15 @@ def _request(before: Spec, method: str, terms: Terms, settings: Mapping[str, Any
     for key in settings:
         if key.partition(".")[0] in FIXED:
             raise BadInput(f"'{key}' cannot change after the model was fitted: leave it out")
-    skipped = {*FIXED, *(f"{group}_args" for group in GROUPS), "method", "select", "processes", "seed", "searched"}
-    skipped |= {"steps", "every"} if is_simple(before.method) else set()
-    carried = {each.name: getattr(before, each.name) for each in fields(before) if each.name not in skipped}
-    for group in ("encoder", "neck", "head", "task", "predict"):
-        carried |= {f"{group}.{name}": value for name, value in getattr(before, f"{group}_args").items()}
-    carried |= size_settings(before.encoder, before.encoder_args)
-    carried |= {key: value for key, value in changed_rates(before.json()).items() if key != "lr.critic"}
-    carried |= {"task": before.task, "neck": before.neck, "head": before.head}
+    left = ("select", "lr.critic", *(("every",) if is_simple(before.method) else ()))
+    carried = spec_settings(before.json())
+    carried = {key: value for key, value in carried.items() if key not in left and not key.startswith("method.")}
     carried["average"] = Spec.average  # the network may grow
     carried["precision"] = before.precision if device.type == "cuda" else "fp32"
-    terms_set = {name: getattr(terms, name) for name in ("steps", "batch", "lr", "metric")}
-    carried |= {name: value for name, value in terms_set.items() if value is not None}
+    for name in ("steps", "batch", "lr", "metric"):
+        chosen = getattr(terms, name)
+        if chosen is not None or name != "steps" or not is_simple(before.method):
+            carried[name] = getattr(before, name) if chosen is None else chosen
     if terms.steps is not None:
         carried["every"] = max(1, min(before.every, terms.steps // 4))
     return single_run(

@@ -75,7 +75,7 @@ def adapt(
     """
     from holdfast.adaptation.adapt import Terms
     from holdfast.adaptation.adapt import adapt as learn
-    from holdfast.adaptation.adapt_unlabelled import adapt_unlabelled
+    from holdfast.adaptation.unlabelled import adapt_unlabelled
     from holdfast.core.errors import BadInput
 
     shared = run.some("steps", "batch", "lr", "metric", "seed", "device", "settings")
