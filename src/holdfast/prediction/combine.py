@@ -30,7 +30,6 @@ from holdfast.uncertainty.mixture import (
     Predictions,
     averaged,
     predictions_of,
-    scores_of,
     stored_outputs,
     test_fields,
     weights_of,
@@ -195,7 +194,7 @@ def _stacks(networks: Mapping[Place, _Outputs], simple: Sequence[_Outputs], task
             each, network = [run.predictions for run in own], own[-1]
             weights = weights_of(task, each, network.y_valid, shrink=True)
             stack = averaged(each, weights, with_valid=True)
-            scores = scores_of(task, stack.valid, network.y_valid, stack.thresholds)
+            scores = test_fields(task, stack.valid, network.y_valid, stack.thresholds)["test"]
             stacks[place] = _combined(STACK, own, weights, stack, scores, task, network.y_valid, seed=place[0])
     return stacks
 

@@ -211,8 +211,8 @@ def _read(record: RunRecord, runs: Mapping[str, RunRecord], workspace: Workspace
     elif members:
         outputs = {split: {name: np.exp(v) for name, v in each.items()} for split, each in outputs.items()}
     else:
-        y = {name: dataset.y[rows] for name, rows in stored.rows["valid"].items()}
-        outputs = {split: calibrated(outputs["valid"], y, each) for split, each in outputs.items()}
+        predicted = calibrated(outputs, {name: dataset.y[rows] for name, rows in stored.rows["valid"].items()})
+        outputs = {"valid": predicted.valid, "test": predicted.test}
     pairs = {
         split: {name: (rows, outputs[split][name]) for name, rows in own.items()} for split, own in stored.rows.items()
     }

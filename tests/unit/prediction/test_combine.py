@@ -53,7 +53,7 @@ def test_weights_prefer_the_better_member_and_ignore_noise():
 
 def test_calibration_uses_validation_rows_only():
     logits, y = {"a": np.asarray([[4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])}, {"a": np.asarray([0, 1, 1])}
-    hot = calibrated(logits, y, {"t": np.asarray([[4.0, 0.0]])})["t"]
+    hot = calibrated({"valid": logits, "test": {"t": np.asarray([[4.0, 0.0]])}}, y).test["t"]
     assert 0.5 < hot[0, 0] < 0.9  # overconfident on the validation rows, so softened
 
 
