@@ -30,7 +30,6 @@ from holdfast.train.settings import spec_settings
 from holdfast.train.workspace import Workspace, choose_device, needs_labels
 from holdfast.uncertainty.calibration import fit_calibration
 from holdfast.uncertainty.left_out import CollectedRuns, train_left_out
-from holdfast.uncertainty.reference import fit_reference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,11 +148,8 @@ def _saved_model(
         sample = draw_sample(dataset, stage.train, held_out, limit=chosen.keep_sample, seed=chosen.seed)
     named = dataset.columns if columns is None else columns
     names = None if named is None else tuple(map(str, named))
-    reference = fit_reference(
-        assembly, dataset, rows, held_out, calibration=calibration, columns=names, seed=chosen.seed
-    )
     model = SavedModel.of(
-        assembly, dataset, record, HeldOut.of(dataset, held_out), calibration=calibration, sample=sample,
-        columns=names, reference=reference,
+        assembly, dataset, record, HeldOut.of(dataset, held_out), calibration=calibration, train=rows, scored=held_out,
+        seed=chosen.seed, sample=sample, columns=names,
     )  # fmt: skip
     return model, tuple(notes)

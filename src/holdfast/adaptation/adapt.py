@@ -44,7 +44,6 @@ from holdfast.train.settings import spec_settings
 from holdfast.train.slate import is_simple
 from holdfast.train.workspace import Workspace, choose_device
 from holdfast.uncertainty.calibration import fit_calibration
-from holdfast.uncertainty.reference import fit_reference
 
 LWF = catalog.lookup("methods", "lwf")
 
@@ -264,10 +263,6 @@ def _adapted_model(
     held_out, sample = saved.held_out or HeldOut({}, {}), saved.sample
     train = (*past.data, *stage.train) if past.data else ()
     scored = (*stage.test, *stage.valid)
-    calibration = fit_calibration(assembly, train, scored, seed=spec.seed)
-    reference = fit_reference(
-        assembly, dataset, train, scored, calibration=calibration, columns=saved.columns, seed=spec.seed
-    )
     train_rows, valid_rows = (
         [Part(part.domain, part.rows - past.count) for part in split] for split in (stage.train, stage.valid)
     )
@@ -275,8 +270,9 @@ def _adapted_model(
         sample = sample.merge(draw_sample(new, train_rows, valid_rows, limit=sample.limit, seed=spec.seed))
     record = replace(record, stages=[*saved.record.stages, *record.stages])
     return SavedModel.of(
-        assembly, dataset, record, held_out.merge(HeldOut.of(new, valid_rows)), calibration=calibration,
-        reference=reference, sample=sample, **_description(saved),
+        assembly, dataset, record, held_out.merge(HeldOut.of(new, valid_rows)),
+        calibration=fit_calibration(assembly, train, scored, seed=spec.seed), train=train, scored=scored,
+        seed=spec.seed, sample=sample, **_description(saved),
     )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from holdfast.core.settings import type_error, without_retired
 from holdfast.data.dataset import Dataset
 from holdfast.data.readers import forms
 from holdfast.data.sample import Sample, load_sample, save_sample
-from holdfast.data.splits import HeldOut
+from holdfast.data.splits import HeldOut, Part
 from holdfast.folders.card import card
 from holdfast.folders.predictor import Member as Member
 from holdfast.folders.predictor import Predictor
@@ -50,7 +50,7 @@ from holdfast.uncertainty.calibration import Calibration
 from holdfast.uncertainty.left_out import FILE as LEFT_OUT
 from holdfast.uncertainty.left_out import LeftOut
 from holdfast.uncertainty.reference import FILE as REFERENCE
-from holdfast.uncertainty.reference import Reference
+from holdfast.uncertainty.reference import Reference, fit_reference
 
 FORMAT = 1
 EXTENDED_FORMAT = 2  # of a folder with further members or stored examples, which change its predictions
@@ -87,13 +87,26 @@ class SavedModel(Predictor):
     reference: Reference | None = None
 
     @staticmethod
-    def of(assembly: Assembly, dataset: Dataset, record: RunRecord, held_out: HeldOut, **stored: Any) -> SavedModel:
-        """Return the trained network of a run on a data set with what its folder stores."""
+    def of(
+        assembly: Assembly, dataset: Dataset, record: RunRecord, held_out: HeldOut, *,
+        calibration: Calibration | None = None, train: Sequence[Part] = (), scored: Sequence[Part] = (), seed: int = 0,
+        **stored: Any,
+    ) -> SavedModel:  # fmt: skip
+        """Return the trained network of a run on a data set with what its folder stores.
+
+        The reference for monitoring is computed from the parts `train` and `scored`; without them there is none.
+        """
+        about = {"classes": dataset.classes, "columns": dataset.columns, "forms": dataset.forms, **stored}
+        reference = fit_reference(
+            assembly, dataset, train, scored, calibration=calibration, columns=about["columns"], seed=seed
+        )
         model = assembly.deploy()
         if model.recall is not None and model.recall.rows:  # stored examples can be deleted by their content
             model.recall.ids, model.recall.rows = example_ids(dataset.raw, model.recall.rows), []
-        about = {"classes": dataset.classes, "columns": dataset.columns, "forms": dataset.forms, **stored}
-        return SavedModel(model, assembly.encoder, record=record, held_out=held_out, **about)
+        return SavedModel(
+            model, assembly.encoder, record=record, held_out=held_out, calibration=calibration, reference=reference,
+            **about,
+        )  # fmt: skip
 
     def save(self, folder: Path, *, name: str | None = None, shared: Shared | None = None) -> Path:
         """Write the folder; config.json comes last, so a folder with it is complete. `name` is the card's title.
