@@ -288,9 +288,7 @@ class DomainClassifier(ClassifierMixin, DomainEstimator):
         raw, device = self._raw(X), choose_device(self.device)
         sets = self._calibrated_sets(raw, coverage, method)
         probabilities, names = self._model().probabilities(raw, device=device), _names(domains)
-        chosen = predict_sets(self._model(), sets, raw, probabilities, domains=names, device=device).classes
-        assert chosen is not None
-        return chosen
+        return predict_sets(self._model(), sets, raw, probabilities, domains=names, device=device).values
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy."""

@@ -174,7 +174,7 @@ def check_prototypes(spec: Spec, stage: Stage, record: RunRecord, assembly: Asse
     """
     method, examples = assembly.method, assembly.examples
     assert method is not None
-    model, recall = method.deployed, method.deployed.recall
+    model, recall = assembly.deployed, assembly.deployed.recall
     if not isinstance(recall, T3A) or not len(recall) or not stage.unlabelled:
         return ()
     rows, names = evenly_spaced(rows_of(stage.unlabelled), MAX_ROWS), assembly.task.metrics
@@ -272,8 +272,7 @@ def _add_to_biases(model: Model, change: np.ndarray) -> None:
 
 def _apply(assembly: Assembly, shift: LabelShift, temperature: float, groups: tuple[Part, ...], head: str) -> bool:
     """Change the biases; return whether the outputs changed as intended, otherwise restore them."""
-    assert assembly.method is not None
-    model: Any = assembly.method.deployed
+    model: Any = assembly.deployed
     if head not in CORRECTED_HEADS or model.head.last_layer().bias is None:
         return False
     intended, probe = temperature * np.log(shift.weights), (Part(groups[0].domain, groups[0].rows[:8]),)

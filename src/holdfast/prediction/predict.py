@@ -257,20 +257,19 @@ class _Tables:
         result.absolute += float(np.abs(errors).sum())
         result.squared += float((errors**2).sum())
         if result.sets is not None:
-            result.sets.add(Sets(None, *ends), truth, scorable)
+            result.sets.add(Sets(np.stack(ends, axis=1)), truth, scorable)
         columns = zip(("prediction", "low", "high"), (values, *ends), strict=False)
         return {name: pa.array(each, mask=~answered | np.isnan(each)) for name, each in columns}
 
     def _sets(self, sets: Sets, answered: np.ndarray, chunk: Dataset) -> dict[str, Any]:
         """Return the classes of every set as one text, and their number."""
-        assert sets.classes is not None
         assert self.result.sets is not None
         classes, known = self.saved.classes, class_indices(self.saved, chunk)
         self.result.sets.add(sets, known.clip(0), (known >= 0) & answered)
         # without a separator that occurs in no name, the text is a JSON list
         separator = next((each for each in SEPARATORS if not any(each in name for name in classes)), None)
         join = separator.join if separator else partial(json.dumps, ensure_ascii=False)
-        texts, size = [join(chosen_names(classes, chosen)) for chosen in sets.classes], sets.sizes.astype(np.int64)
+        texts, size = [join(chosen_names(classes, chosen)) for chosen in sets.values], sets.sizes.astype(np.int64)
         return {"set": pa.array(texts, pa.string(), mask=~answered), "set_size": pa.array(size, mask=~answered)}
 
     def _score(self, right: np.ndarray, scorable: np.ndarray) -> None:

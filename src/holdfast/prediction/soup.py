@@ -47,8 +47,7 @@ class Network:
     def __init__(self, spec: Spec, episode: Episode, workspace: Workspace) -> None:
         assembly = assemble(spec, episode, workspace)
         self.assembly = assembly.trained(assembly.make())
-        assert self.assembly.method is not None
-        self.model = self.assembly.method.deployed
+        self.model = self.assembly.deployed
         self.model.recall = None
 
     def load(self, state: State) -> None:

@@ -203,8 +203,7 @@ def observations(values: Tensor, model: Model) -> Observations:
 
 def observe_rows(assembly: Assembly, rows: np.ndarray) -> Observations:
     """Return what the trained network of a run computes for some rows of its examples."""
-    assert assembly.method is not None
-    model = assembly.method.deployed
+    model = assembly.deployed
     was_training = model.training
     model.eval()
     values = assembly.examples.map(observer(model), rows, prediction_batch=model.prediction_batch)

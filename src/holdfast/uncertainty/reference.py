@@ -136,7 +136,7 @@ def fit_reference(
     domain, features = dataset.domain[rows], observed.features
     return Reference(
         domains=dataset.domains, domain=domain, y=_targets(dataset, rows),
-        outputs=reference_outputs(observed.outputs, predicts, calibration, assembly.method.deployed.scale),
+        outputs=reference_outputs(observed.outputs, predicts, calibration, assembly.deployed.scale),
         foreign=None if calibration is None else calibration.foreign.percentiles(features),
         coordinates=None if projection is None else projection(features),
         lengths=own.lengths, unknown=own.unknown_words(vocabulary), vocabulary=vocabulary, projection=projection,
