@@ -18,7 +18,6 @@ from holdfast.cli import (
     demo,
     doctor,
     fit,
-    label,
     predict,
     report,
     watch,
@@ -41,7 +40,7 @@ app = typer.Typer(
 command = partial(app.command, cls=SingleUseCommand)
 for run in (
     demo.demo, audit.audit, compare.compare, compare.sweep, fit.fit, adapt.adapt, adapt.rollback, predict.predict,
-    predict.serve, watch.watch, label.label, predict.export, predict.memory, fit.pretrain, report.report,
+    predict.serve, watch.watch, watch.label, predict.export, predict.memory, fit.pretrain, report.report,
 ):  # fmt: skip
     command(run.__name__)(run)
 command("list")(report.list_section)
