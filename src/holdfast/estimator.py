@@ -137,10 +137,11 @@ class DomainEstimator(BaseEstimator, ABC):
 
     def foreignness(self, X: Any) -> np.ndarray:
         """Return the percentile of each example's distance to the training data, among validation examples.  # (n,)"""
-        foreign = self._model().outputs(self._raw(X), device=choose_device(self.device)).foreign
-        if foreign is None:
+        model = self._model()
+        if model.calibration is None:
             raise BadInput("this model has no foreign scores: fit it again")
-        return foreign
+        features = model.observe(self._raw(X), device=choose_device(self.device)).features
+        return model.calibration.foreign.percentiles(features)
 
     def _calibrated_sets(self, raw: Raw, coverage: float, method: str) -> Calibrated:
         """Return prediction sets with this coverage."""

@@ -1,7 +1,9 @@
 """Adapt a trained model to one more domain; it is accepted only if the earlier domains lose little."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +96,10 @@ def adapt(
     With `skip_bad`, rows of tables with bad cells are left out. After a `budget` such as `90s`, counted from `started`,
     the training stops with an error and a checkpoint, from which the same call continues.
     """
-    deadline = Deadline() if budget is None else Deadline(parse_duration(budget), started=started)
+    deadline = Deadline(math.inf if budget is None else parse_duration(budget), started=started)
     folder, terms = Path(model), terms or Terms()
     saved = load_model(folder)
-    task = catalog.build("tasks", saved.task, options={})
+    task = saved.build_task()
     need = tuple(role for role in task.needs if role != "domain")
     new, *past = (
         saved.read(source, columns=columns, need=need, form=task.data_form, skip_bad=skip_bad)
@@ -117,9 +119,9 @@ def adapt(
             ) from None
 
     def repeated() -> Adaptation:
-        spec, stage = Spec(**saved.record.spec), saved.record.stages[-1]
+        stage = saved.record.stages[-1]
         unmeasured = sorted(set(saved.domains) - {*stage["train"], *stage["test"]})
-        return _result(saved, spec, terms.max_forgetting, unmeasured, ())
+        return _result(saved, Spec(**saved.record.spec), terms.max_forgetting, unmeasured, ())
 
     inputs = [*request_inputs("adapt", new, past, terms), domain]
     return add_adapted(folder, inputs, trained, repeated, force=terms.force)
@@ -145,8 +147,8 @@ def add_adapted(
         result = adapted(ledger.current)
         if result.refused and not force:
             return result
-        described = version_of(result.model.record, forced=bool(result.refused))
-        described = replace(described, request=request_digest(ledger, ledger.current, inputs), **about)
+        about |= {"request": request_digest(ledger, ledger.current, inputs)}
+        described = replace(version_of(result.model.record, forced=bool(result.refused)), **about)
         version = add_version(folder, ledger, described, lambda draft: result.model.save(draft, name=folder.name))
         return replace(result, version=version.number)
 
@@ -159,22 +161,18 @@ def adapt_model(
 
     Every member of an average is adapted, with the method `auto`; it is refused if one of them forgets too much.
     """
-    result = _adapt_network(
-        replace(saved, members=()), new, terms, domain=domain, earlier=earlier, parent=parent, folder=folder,
-        watch=watch,
-    )  # fmt: skip
-    members, refused = [], result.refused
-    for weight, member in saved.members:
-        own = replace(terms, method="auto", steps=None, lr=None, settings={})
-        other = _adapt_network(member, new, own, domain=domain, earlier=earlier, parent=parent, watch=watch)
-        members.append(Member(weight, other.model))
-        refused = refused or other.refused
-    return replace(result, model=replace(result.model, members=tuple(members)), refused=refused)
+    adapted = partial(_adapt_network, new=new, domain=domain, earlier=earlier, parent=parent, watch=watch)
+    result = adapted(replace(saved, members=()), terms=terms, folder=folder)
+    own = replace(terms, method="auto", steps=None, lr=None, settings={})
+    others = [(weight, adapted(member, terms=own)) for weight, member in saved.members]
+    model = replace(result.model, members=tuple(Member(weight, other.model) for weight, other in others))
+    refused = (each.refused for each in (result, *(other for _, other in others)))
+    return replace(result, model=model, refused=next(filter(None, refused), ""))
 
 
 def _adapt_network(
-    saved: SavedModel, new: Dataset, terms: Terms, *, domain: str | None, earlier: Sequence[Dataset],
-    parent: int, folder: Path | None = None, watch: ProgressListener | None = None,
+    saved: SavedModel, new: Dataset, terms: Terms, domain: str | None, earlier: Sequence[Dataset],
+    parent: int, watch: ProgressListener | None, folder: Path | None = None,
 ) -> Adaptation:  # fmt: skip
     if saved.task in TOKEN_TASKS:
         others = ", ".join(name for name in catalog.buildable_names("tasks") if name not in TOKEN_TASKS)
@@ -192,7 +190,12 @@ def _adapt_network(
     trained, held_out = ((), ()) if past is None else (split_parts(past, TRAIN), split_parts(past, TEST))
     unmeasured = sorted(set(saved.domains) - {part.domain for part in held_out})
     if unmeasured and not terms.force:
-        raise _unmeasured_error(unmeasured, with_earlier=bool(earlier))
+        names, force = ", ".join(unmeasured), "or accept unknown forgetting with --force"
+        if earlier:
+            fix = f"pass the files that the model was fitted on, unchanged, {force}"
+            raise BadInput(f"--earlier contains none of the held-out examples of {names}: {fix}")
+        fix = f"pass the earlier data with --earlier FILE, fit with --keep-sample, {force}"
+        raise BadInput(f"forgetting of {names} cannot be measured without examples: {fix}")
     watch = watch or ProgressListener()
     workspace = Workspace(dataset, choose_device(terms.device), on_encoding=watch.encoding)
     before = str(saved.record.spec["method"])
@@ -217,8 +220,8 @@ def _adapt_network(
         )  # fmt: skip
     watch.end(record)
     saver.finish()
-    past_stages = PastStages(start, () if unmeasured else trained)
-    model = _adapted_model(saved, assembly, record, dataset, new, episode.stages[0], past_stages, spec)
+    trained = () if unmeasured else trained
+    model = _adapted_model(saved, assembly, record, dataset, new, episode.stages[0], PastStages(start, trained), spec)
     if model.calibration is None and saved.calibration is not None:
         notes.append("calibration and foreign scores are dropped, because they need examples of the earlier domains")
     return _result(model, spec, terms.max_forgetting, unmeasured, tuple(notes))
@@ -244,15 +247,6 @@ def with_targets(dataset: Dataset, saved: SavedModel) -> Dataset:
     if len(missing):
         raise BadInput(f"{dataset.name}: row {missing[0] + 1} has no label: fill it in or remove the row")
     return with_labels(converted, saved.classes) if saved.predicts == "labels" else converted
-
-
-def _unmeasured_error(domains: Sequence[str], *, with_earlier: bool) -> BadInput:
-    names, force = ", ".join(domains), "or accept unknown forgetting with --force"
-    if with_earlier:
-        fix = f"pass the files that the model was fitted on, unchanged, {force}"
-        return BadInput(f"--earlier contains none of the held-out examples of {names}: {fix}")
-    fix = f"pass the earlier data with --earlier FILE, fit with --keep-sample, {force}"
-    return BadInput(f"forgetting of {names} cannot be measured without examples: {fix}")
 
 
 def _adapted_model(

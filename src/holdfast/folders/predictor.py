@@ -27,11 +27,10 @@ from holdfast.nn.experts.graft import describe_experts
 from holdfast.nn.model import Model
 from holdfast.record import RunRecord
 from holdfast.tasks.base import ColumnTask, GenerativeTask, InferenceTask, Structured, Task
-from holdfast.uncertainty.arrays import Outputs, Predicted
+from holdfast.uncertainty.arrays import Predicted
 from holdfast.uncertainty.calibration import (
     Calibration,
     Observations,
-    check_finite,
     network_predictions,
     observations,
     observer,
@@ -131,31 +130,35 @@ class Predictor:
 
     def predict(self, raw: Raw, *, device: torch.device | str = "cpu", calibrated: bool = True) -> Predicted:
         """Return the predictions of the average of all networks; the ends of intervals are averaged, too."""
-        outputs, kind, members = self.member_outputs(raw, device=device), self.predicts, self.all_members
+        observed, kind, members = self._observe_members(raw, device), self.predicts, self.all_members
         # probabilities or units per network before the average: outputs (n, c) of two networks differ in scale
         alone = [
-            network_predictions(each.values, kind, saved.calibration, saved.model.scale, calibrated=calibrated)
-            for (_, saved), each in zip(members, outputs, strict=True)
+            network_predictions(each.outputs, kind, saved.calibration, saved.model.scale, calibrated=calibrated)
+            for (_, saved), each in zip(members, observed, strict=True)
         ]
         known = min(values.shape[1] for values in alone)  # 1 if the numbers of a member have no interval
         pairs = zip(members, alone, strict=True)
         mixed, ends = np.asarray(sum(weight * values[:, :known] for (weight, _), values in pairs)), None
         if kind == "numbers":
             mixed, ends = mixed[:, :1], mixed[:, 1:] if known > 1 else None
-        return Predicted(mixed, alone[0][:, : mixed.shape[1]], *outputs[0], ends=ends)
+        (outputs, features, entropy), foreign, undecided = observed[0], None, None
+        if self.calibration is not None:
+            foreign = self.calibration.foreign.percentiles(features) if len(raw) else np.zeros(0)
+            undecided = self.calibration.undecided(entropy)
+        return Predicted(mixed, alone[0][:, : mixed.shape[1]], outputs, foreign, undecided, features, ends)
 
-    def member_outputs(self, raw: Raw, *, device: torch.device | str = "cpu") -> list[Outputs]:
-        """Return the outputs of every network, in the order of `all_members`; a shared encoder is evaluated once."""
+    def _observe_members(self, raw: Raw, device: torch.device | str) -> list[Observations]:
+        """Observe every network, in the order of `all_members`; a shared encoder is evaluated once."""
         groups: dict[Any, list[Self]] = {}  # of members that share their encoder
         for _, saved in self.all_members:
             saved._move(device)
             # members are evaluated together only if the same backbone computes the same values for them
             key = (id(saved.model.backbone), saved.prediction_batch, saved.model.precision)
             groups.setdefault(key, []).append(saved)
-        outputs: dict[int, Outputs] = {}
+        observed: dict[int, Observations] = {}
         for first, *others in groups.values():
             if not others:
-                outputs[id(first)] = first.outputs(raw, device=device)
+                observed[id(first)] = first.observe(raw, device=device)
                 continue
             group = [first, *others]
             values = first._map(raw, together([partial(observer, saved.model) for saved in group], first.model), device)
@@ -163,30 +166,29 @@ class Predictor:
             # columns of all members in order: outputs (n, c), and features and entropy, of equal width for all
             rest = (values.shape[1] - sum(counts)) // len(group)
             pieces = values.split([count + rest for count in counts] if len(values) else [0] * len(group), dim=1)
-            outputs |= {id(saved): saved._outputs(own) for saved, own in zip(group, pieces, strict=True)}
-        return [outputs[id(saved)] for _, saved in self.all_members]
+            observed |= {id(saved): saved._observed(own) for saved, own in zip(group, pieces, strict=True)}
+        return [observed[id(saved)] for _, saved in self.all_members]
 
-    def outputs(self, raw: Raw, *, device: torch.device | str = "cpu") -> Outputs:
-        """Return the outputs of this network alone, and the percentiles of its calibration."""
+    def observe(self, raw: Raw, *, device: torch.device | str = "cpu") -> Observations:
+        """Return outputs, encoder features and read entropies of this network alone."""
         captured = torch.device(device).type == "cuda" and self.prediction_batch is None and self.model.recall is None
-        return self._outputs(self._map(raw, self._captured if captured else observer(self.model), device))
+        return self._observed(self._map(raw, self._captured if captured else observer(self.model), device))
 
     @cached_property
     def _captured(self) -> CapturedPrediction:
-        """Function of `outputs` that replays CUDA graphs for small batches, as a server has them."""
+        """Function of `observe` that replays CUDA graphs for small batches, as a server has them."""
         return CapturedPrediction(observer(self.model), self.model)
 
-    def _outputs(self, values: Tensor) -> Outputs:
-        """Interpret the values of the `observer` for all examples."""
+    def _observed(self, values: Tensor) -> Observations:
+        """Interpret the values of the `observer` for all examples; raise if the network returned NaN or inf."""
         if not len(values):
-            none = np.zeros((0, output_count(self.model)))
-            return Outputs(none, None if self.calibration is None else np.zeros(0), None)
+            return Observations(np.zeros((0, output_count(self.model))), np.zeros((0, self.encoder.width)), None)
         observed = observations(values, self.model)
-        check_finite(np.concatenate([observed.outputs, observed.features], axis=1))
-        if self.calibration is None:
-            return Outputs(observed.outputs, None, None, observed.features)
-        foreign = self.calibration.foreign.percentiles(observed.features)
-        return Outputs(observed.outputs, foreign, self.calibration.undecided(observed.entropy), observed.features)
+        wrong = np.flatnonzero(~np.isfinite(np.hstack([observed.outputs, observed.features])).all(axis=1))
+        if len(wrong):
+            fix = "check for extreme values or remove the example"
+            raise BadInput(f"example {wrong[0] + 1} of {len(values)} gives NaN or inf in the network: {fix}")
+        return observed
 
     def features_and_outputs(self, raw: Raw, *, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """Return the input (n, d) of the head and the outputs (n, c) of the network alone."""
@@ -198,10 +200,6 @@ class Predictor:
 
         values = self._map(raw, both, device)
         return values[:, : model.width], values[:, model.width :]
-
-    def observe(self, raw: Raw, *, device: torch.device | str = "cpu") -> Observations:
-        """Return outputs, encoder features and read entropies of this network."""
-        return observations(self._map(raw, observer(self.model), device), self.model)
 
     def predict_columns(self, raw: Raw, *, device: torch.device | str = "cpu") -> dict[str, list[Any]]:
         """Return predictions of tasks other than classification by column, such as tokens and tags, or responses."""

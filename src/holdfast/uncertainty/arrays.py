@@ -20,7 +20,7 @@ class Predicted(NamedTuple):
     """Predictions (n, k) of a model and of its first network, whose outputs are `outputs`.
 
     They are probabilities of classes or labels, or numbers in the units of the target (n, 1) with the `ends` (n, 2) of
-    their intervals. If known, there are the percentiles (n,) and the encoder features (n, w).
+    their intervals. If known, there are the percentiles (n,); `features` (n, w) are those of the encoder.
     """
 
     values: np.ndarray
@@ -28,17 +28,8 @@ class Predicted(NamedTuple):
     outputs: np.ndarray
     foreign: np.ndarray | None
     undecided: np.ndarray | None
-    features: np.ndarray | None
+    features: np.ndarray
     ends: np.ndarray | None = None
-
-
-class Outputs(NamedTuple):
-    """Outputs of the network (n, k), and if known the percentiles (n,) and encoder features (n, w)."""
-
-    values: np.ndarray
-    foreign: np.ndarray | None
-    undecided: np.ndarray | None
-    features: np.ndarray | None = None
 
 
 def example_ids(raw: Raw, rows: Sequence[int] | None = None) -> list[str]:

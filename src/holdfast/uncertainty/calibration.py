@@ -12,7 +12,6 @@ import torch
 from scipy.special import log_softmax, softmax
 from torch import Tensor
 
-from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
 from holdfast.core.seeds import derive
 from holdfast.core.tape import Tape, tape
@@ -209,14 +208,6 @@ def observe_rows(assembly: Assembly, rows: np.ndarray) -> Observations:
     values = assembly.examples.map(observer(model), rows, prediction_batch=model.prediction_batch)
     model.train(was_training)
     return observations(values, model)
-
-
-def check_finite(values: np.ndarray) -> None:
-    """Raise if the network returned NaN or inf."""
-    wrong = np.flatnonzero(~np.isfinite(values).all(axis=1))
-    if len(wrong):
-        fix = "check for extreme values or remove the example"
-        raise BadInput(f"example {wrong[0] + 1} of {len(values)} gives NaN or inf in the network: {fix}")
 
 
 def fit_calibration(

@@ -211,7 +211,7 @@ def _read(record: RunRecord, runs: Mapping[str, RunRecord], workspace: Workspace
     elif members:
         outputs = {split: {name: np.exp(v) for name, v in each.items()} for split, each in outputs.items()}
     else:
-        predicted = calibrated(outputs, {name: dataset.y[rows] for name, rows in stored.rows["valid"].items()})
+        predicted = calibrated(outputs, stored.y["valid"])
         outputs = {"valid": predicted.valid, "test": predicted.test}
     pairs = {
         split: {name: (rows, outputs[split][name]) for name, rows in own.items()} for split, own in stored.rows.items()

@@ -7,12 +7,14 @@ domains together, then each domain), p number columns, q category columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from holdfast.core.seeds import derive
+from holdfast.core.table import Schema
 from holdfast.data.dataset import Dataset
 from holdfast.data.input_statistics import MISSING, UNKNOWN, InputStatistics, input_statistics, vocabulary_of
 from holdfast.data.splits import Part
@@ -20,7 +22,7 @@ from holdfast.nn.model import OutputScale
 from holdfast.train.assemble import Assembly
 from holdfast.train.plan import rows_of
 from holdfast.uncertainty.arrays import StoredArrays
-from holdfast.uncertainty.calibration import Calibration, network_predictions, observe_rows
+from holdfast.uncertainty.calibration import Calibration, Observations, network_predictions, observe_rows
 from holdfast.uncertainty.left_out import Projection
 
 FILE = "reference.safetensors"
@@ -121,39 +123,43 @@ def fit_reference(
     Held-out rows are drawn without regard to their domains, so that the reference has the mix of the training data.
     The axes of the features come from training rows: held-out and new rows are then equally new to them.
     """
-    predicts, schema = assembly.task.predicts, assembly.encoder.schema
+    predicts = assembly.task.predicts
     if assembly.method is None or not predicts or not train or not held_out:
         return None
     rng = np.random.default_rng(derive(seed, "reference"))
     rows = rng.permutation(rows_of(held_out))[:ROWS]
-    seen = rng.permutation(rows_of(train))
-    first, observed = (observe_rows(assembly, each) for each in (seen[:AXIS_ROWS], rows))
-    projection = Projection.fit(first.features, seed=seed)
-    own = input_statistics(dataset.raw, rows, schema=schema, names=columns)
-    vocabulary = None
-    if own.words is not None:
-        vocabulary = vocabulary_of(input_statistics(dataset.raw, seen[:TEXTS], schema=schema))
-    domain, features = dataset.domain[rows], observed.features
-    return Reference(
-        domains=dataset.domains, domain=domain, y=_targets(dataset, rows),
-        outputs=reference_outputs(observed.outputs, predicts, calibration, assembly.deployed.scale),
-        foreign=None if calibration is None else calibration.foreign.percentiles(features),
-        coordinates=None if projection is None else projection(features),
-        lengths=own.lengths, unknown=own.unknown_words(vocabulary), vocabulary=vocabulary, projection=projection,
-        columns=Columns.of(own, domain, len(dataset.domains)),
+    if dataset.targets is None:
+        y = dataset.y[rows].astype(np.int64)
+    else:  # for sets of labels nothing is known
+        y = dataset.targets[rows] if dataset.targets.ndim == 1 else np.full(len(rows), np.nan)
+    return reference_of(
+        dataset, rng.permutation(rows_of(train))[:TEXTS], rows, y, partial(observe_rows, assembly), predicts, calibration,
+        assembly.deployed.scale, schema=assembly.encoder.schema, columns=columns, seed=seed,
     )  # fmt: skip
 
 
-def _targets(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
-    """Return classes or numbers (n,); for sets of labels nothing is known."""
-    if dataset.targets is None:
-        return dataset.y[rows].astype(np.int64)
-    return dataset.targets[rows] if dataset.targets.ndim == 1 else np.full(len(rows), np.nan)
+def reference_of(
+    dataset: Dataset, seen: np.ndarray, rows: np.ndarray, y: np.ndarray,
+    observe: Callable[[np.ndarray], Observations], predicts: str, calibration: Calibration | None,
+    scale: OutputScale | None, *, schema: Schema, columns: Sequence[str] | None, seed: int,
+) -> Reference:  # fmt: skip
+    """Return the statistics of `rows` with targets `y` (n,), whose axes and vocabulary come from the rows `seen`.
 
-
-def reference_outputs(
-    outputs: np.ndarray, predicts: str, calibration: Calibration | None, scale: OutputScale | None
-) -> np.ndarray:
-    """Return probabilities (n, c), or numbers in the units of the target (n, 1), from the outputs of a network."""
-    values = network_predictions(outputs, predicts, calibration, scale)
-    return (values[:, :1] if predicts == "numbers" else values).astype(np.float32)
+    `observe` computes what the network returns for some rows.
+    """
+    first, observed = observe(seen[:AXIS_ROWS]), observe(rows)
+    projection = Projection.fit(first.features, seed=seed)
+    inputs = input_statistics(dataset.raw, rows, schema=schema, names=columns)
+    vocabulary = None
+    if inputs.words is not None:
+        vocabulary = vocabulary_of(input_statistics(dataset.raw, seen, schema=schema))
+    domain, features = dataset.domain[rows], observed.features
+    outputs = network_predictions(observed.outputs, predicts, calibration, scale)
+    return Reference(
+        domains=dataset.domains, domain=domain, y=y,
+        outputs=(outputs[:, :1] if predicts == "numbers" else outputs).astype(np.float32),
+        foreign=None if calibration is None else calibration.foreign.percentiles(features),
+        coordinates=None if projection is None else projection(features),
+        lengths=inputs.lengths, unknown=inputs.unknown_words(vocabulary), vocabulary=vocabulary, projection=projection,
+        columns=Columns.of(inputs, domain, len(dataset.domains)),
+    )  # fmt: skip
