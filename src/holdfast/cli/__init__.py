@@ -25,8 +25,8 @@ from holdfast.cli import (
 from holdfast.cli.console import begin_command, fail, may_report, say, show
 from holdfast.cli.options import SingleUseCommand
 from holdfast.core import environment, processes
+from holdfast.core.errors import laboratory_error
 from holdfast.core.forking import WAITING
-from holdfast.core.laboratory import laboratory_error
 
 app = typer.Typer(
     name="holdfast",

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from holdfast.core.errors import BadInput, check_known
-from holdfast.core.laboratory import laboratory_error
+from holdfast.core.errors import BadInput, check_known, laboratory_error
 from holdfast.data.dataset import Dataset
 from holdfast.data.readers import formats
 from holdfast.data.readers.arrays import read_arrays

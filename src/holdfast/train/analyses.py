@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast import catalog
 from holdfast.catalog.entry import TOKEN_TASKS, Entry
-from holdfast.core.errors import BadInput
-from holdfast.core.laboratory import laboratory_error
+from holdfast.core.errors import BadInput, laboratory_error
 from holdfast.data.dataset import Dataset
 from holdfast.record import RunRecord
 

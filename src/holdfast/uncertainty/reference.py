@@ -132,9 +132,10 @@ def fit_reference(
         y = dataset.y[rows].astype(np.int64)
     else:  # for sets of labels nothing is known
         y = dataset.targets[rows] if dataset.targets.ndim == 1 else np.full(len(rows), np.nan)
+    seen = rng.permutation(rows_of(train))[:TEXTS]
     return reference_of(
-        dataset, rng.permutation(rows_of(train))[:TEXTS], rows, y, partial(observe_rows, assembly), predicts, calibration,
-        assembly.deployed.scale, schema=assembly.encoder.schema, columns=columns, seed=seed,
+        dataset, seen, rows, y, partial(observe_rows, assembly), predicts, calibration, assembly.deployed.scale,
+        schema=assembly.encoder.schema, columns=columns, seed=seed,
     )  # fmt: skip
 
 
