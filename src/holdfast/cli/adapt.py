@@ -94,7 +94,7 @@ def adapt(
     if run.json:
         fields = ("domain", "metric", "before", "after", "forgetting", "examples", "refused", "version")
         document = {name: getattr(result, name) for name in fields}
-        print_json({**document, "notes": list(result.notes), "model": str(model)})
+        print_json({**document, "notes": result.notes, "model": model})
     else:
         say(*result.notes)
         for name, after in result.after.items():
@@ -137,7 +137,7 @@ def rollback(
     ledger = ledger_of(model)
     current = ledger.current if number is None else use_version(model, ledger, number).number
     if json:
-        print_json({"model": str(model), "current": current, "versions": list(map(asdict, ledger.versions))})
+        print_json({"model": model, "current": current, "versions": list(map(asdict, ledger.versions))})
         return
     if number is not None:
         say(f"version {number} of {model} is in use")

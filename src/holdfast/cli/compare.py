@@ -111,7 +111,7 @@ def print_comparison(result: Comparison, model: Path | None, *, json: bool) -> N
         model = None
     if json:
         choice = None if decision is None else {**asdict(decision), "explanation": result.explanation}
-        extra = {"choice": choice, "model": None if model is None else str(model)}
+        extra = {"choice": choice, "model": model}
         extra |= {
             "time": None if result.schedule is None else result.schedule.json(),
             "identical": dict(result.identical),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -74,10 +75,10 @@ def show_summary(summary: Summary) -> None:
 
 
 def print_json(document: Any, *, all_processes: bool = False) -> None:
-    """Print one JSON document to stdout."""
+    """Print one JSON document to stdout; paths are texts."""
     if all_processes or processes.is_first():
         ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-        sys.stdout.write(json.dumps(document, allow_nan=False, ensure_ascii=ascii_only) + "\n")
+        sys.stdout.write(json.dumps(document, allow_nan=False, ensure_ascii=ascii_only, default=os.fspath) + "\n")
 
 
 def fail(sentence: str, *, code: int = 2) -> NoReturn:

@@ -121,7 +121,7 @@ def fit(
         )  # fmt: skip
     rate = result.rate
     if run.json:
-        scores = {"model": str(out), "valid": result.valid, "metric": result.metric}
+        scores = {"model": out, "valid": result.valid, "metric": result.metric}
         print_json({**scores, "record": asdict(result.record), "rate": None if rate is None else rate.json()})
         return
     if rate is not None:
@@ -182,8 +182,8 @@ def pretrain(
         )  # fmt: skip
     if run.json:
         print_json({
-            "encoder": str(result.folder), "before": result.before, "after": result.after,
-            "report": str(result.report), "record": asdict(result.record), "notes": list(result.notes),
+            "encoder": result.folder, "before": result.before, "after": result.after,
+            "report": result.report, "record": asdict(result.record), "notes": result.notes,
         })  # fmt: skip
         return
     say(*result.notes)

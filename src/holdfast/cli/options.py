@@ -306,8 +306,8 @@ def comparison_json(result: Any) -> dict[str, Any]:
     return {
         "table": result.table(),
         "records": [{"id": record.id, **asdict(record)} for record in result.records],
-        "report": str(result.report),
-        "notes": list(result.notes),
+        "report": result.report,
+        "notes": result.notes,
         "engagement": engagement_table(grouped(result.records)),
     }
 

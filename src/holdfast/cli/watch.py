@@ -113,8 +113,8 @@ def label(
     result = rows_to_label(model, data, out, most=most, columns=options.pairs(column), device=device)
     if json:
         print_json({
-            "out": str(result.path), "rows": result.rows, "examples": result.examples, "column": result.column,
-            "notes": list(result.notes),
+            "out": result.path, "rows": result.rows, "examples": result.examples, "column": result.column,
+            "notes": result.notes,
         })  # fmt: skip
         return
     say(*result.notes)

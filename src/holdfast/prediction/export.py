@@ -255,11 +255,11 @@ class ExportModule(nn.Module):
             tensors.append(Tokens(ids, mask.bool(), types))
         if numbers is not None and codes is not None:
             tensors.insert(0, Joint(numbers, codes))
-        x = tensors[0] if len(tensors) == 1 else Joint(*tensors)
+        joined = tensors[0] if len(tensors) == 1 else Joint(*tensors)
         if len(self.members) == 1:
-            return self.members[0](x)
+            return self.members[0](joined)
         terms = zip(self.weights, self.members, strict=True)
-        return torch.stack([weight * member(x)[:, : self.columns] for weight, member in terms]).sum(dim=0)
+        return torch.stack([weight * member(joined)[:, : self.columns] for weight, member in terms]).sum(dim=0)
 
 
 def export_module(saved: SavedModel, *, pairs: bool = False) -> tuple[ExportModule, Sample]:

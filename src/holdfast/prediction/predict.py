@@ -256,8 +256,8 @@ class _Tables:
         self._score(np.zeros(len(truth), dtype=bool), scorable)
         result.absolute += float(np.abs(errors).sum())
         result.squared += float((errors**2).sum())
-        if result.sets is not None:
-            result.sets.add(Sets(np.stack(ends, axis=1)), truth, scorable)
+        if result.sets is not None and predicted.ends is not None:
+            result.sets.add(Sets(predicted.ends), truth, scorable)
         columns = zip(("prediction", "low", "high"), (values, *ends), strict=False)
         return {name: pa.array(each, mask=~answered | np.isnan(each)) for name, each in columns}
 

@@ -45,10 +45,10 @@ ByDomain = Mapping[str, np.ndarray]  # domain -> (n, c), or (n,) for targets
 
 def calibrated(outputs: Mapping[str, ByDomain], y: ByDomain) -> Predictions:
     """Return probabilities, with the temperature that fits the validation rows of all domains."""
-    valid = outputs["valid"]
-    temperature = fit_temperature(_joined(valid), np.concatenate([y[domain] for domain in valid]))
-    known = ({d: probabilities(v, temperature) for d, v in outputs[split].items()} for split in ("valid", "test"))
-    return Predictions(*known, temperature)
+    truth = np.concatenate([y[domain] for domain in outputs["valid"]])
+    temperature = fit_temperature(_joined(outputs["valid"]), truth)
+    valid, test = ({d: probabilities(v, temperature) for d, v in outputs[split].items()} for split in ("valid", "test"))
+    return Predictions(valid, test, temperature)
 
 
 def best_weights(members: Sequence[ByDomain], y: ByDomain, *, numbers: bool, prior: float = PRIOR) -> np.ndarray:
