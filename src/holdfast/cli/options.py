@@ -28,7 +28,6 @@ STRING_SETTINGS = (
 
 MODEL = ("encoder", "tune", "plan", "select", "metric", "steps", "batch", "lr")  # in the order of the help
 ENGINE = ("engine", "jobs", "address", "cpus", "gpus")
-KEYWORD = Parameter.KEYWORD_ONLY
 
 
 def option(help: str, *flags: str) -> Any:
@@ -252,23 +251,22 @@ def takes(*names: str, **defaults: Any) -> Callable[[Callable[..., None]], Calla
 
     The command receives the fields as its parameter `run`; `defaults` replace theirs.
     """
-    known = {each.name: each.default for each in fields(Options)} | defaults
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        own, hints = inspect.signature(function, eval_str=True).parameters, get_type_hints(Options, include_extras=True)
+        own = inspect.signature(function, eval_str=True).parameters
         shared = [name for name in names if name not in own]
-        parameters = [
-            own[name] if name in own else Parameter(name, KEYWORD, default=known[name], annotation=hints[name])
-            for name in names
-        ]
+        hints = get_type_hints(Options, include_extras=True) | {name: each.annotation for name, each in own.items()}
+        known = {each.name: each.default for each in fields(Options)} | defaults
+        known |= {name: each.default for name, each in own.items()}
 
         @wraps(function)
         def command(**values: Any) -> None:
             function(run=Options(**{name: values.pop(name) for name in shared}), **values)
 
-        signature = inspect.Signature([each.replace(kind=KEYWORD) for each in parameters])
-        vars(command).update(__signature__=signature)
-        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        # typer reads the options of a command from its signature and annotations
+        parameters = [Parameter(n, Parameter.KEYWORD_ONLY, default=known[n], annotation=hints[n]) for n in names]
+        vars(command).update(__signature__=inspect.Signature(parameters))
+        command.__annotations__ = {name: hints[name] for name in names}
         return command
 
     return decorate

@@ -122,11 +122,11 @@ class Predictor:
         """Whether other examples of a request may change a prediction."""
         return any(saved.prediction_batch is not None for _, saved in self.all_members)
 
-    def probabilities(self, raw: Raw, *, device: torch.device | str = "cpu", calibrated: bool = True) -> np.ndarray:
+    def probabilities(self, raw: Raw, *, device: torch.device | str = "cpu") -> np.ndarray:
         """Return the probability of each class, (n, c)."""
         if self.predicts != "classes":
             raise BadInput(f"a model of the task {self.task} has no class probabilities: use a classifier")
-        return self.predict(raw, device=device, calibrated=calibrated).values
+        return self.predict(raw, device=device).values
 
     def predict(self, raw: Raw, *, device: torch.device | str = "cpu", calibrated: bool = True) -> Predicted:
         """Return the predictions of the average of all networks; the ends of intervals are averaged, too."""

@@ -169,9 +169,9 @@ class CollectedRuns:
             return self.sample(None)
         return self.sample(lambda rows: observe_rows(assembly, rows).features)
 
-    def sample(self, features: Features | None, *, seed: int = 0) -> LeftOut:
+    def sample(self, features: Features | None) -> LeftOut:
         """Sample rows, balanced over domains, and project their features."""
-        names, rng = self.workspace.dataset.domains, np.random.default_rng(derive(seed, "left-out"))
+        names, rng = self.workspace.dataset.domains, np.random.default_rng(derive(0, "left-out"))
         pairs = [(target, run) for run in self.runs for target in run.targets]
         pieces = []
         for target, run in pairs:
@@ -190,7 +190,7 @@ class CollectedRuns:
             return left_out
         unique, index = np.unique(rows, return_inverse=True)
         values = features(unique)
-        projection = Projection.fit(values, seed=seed)
+        projection = Projection.fit(values)
         if projection is None:
             return left_out
         return replace(left_out, coordinates=projection(values)[index], projection=projection)
