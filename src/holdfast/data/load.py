@@ -16,8 +16,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from holdfast.core.errors import BadInput, check_known
-from holdfast.core.laboratory import laboratory_error
+from holdfast.core.errors import BadInput, check_known, laboratory_error
 from holdfast.data.copies import copies_note
 from holdfast.data.dataset import Dataset
 from holdfast.data.readers import formats

@@ -85,14 +85,14 @@ class Assembly:
         return replace(self, method=method, encoder=backbone, examples=examples, learning_parameters=learning)
 
     @property
-    def network(self) -> Model:
-        """The trained network, which may take features of the encoder."""
+    def deployed(self) -> Model:
+        """The trained network, from examples as the method takes them to outputs."""
         assert self.method is not None
         return self.method.deployed
 
     def deploy(self) -> Model:
         """Return the trained network from raw inputs to outputs, including the encoder."""
-        model = self.network
+        model = self.deployed
         if isinstance(model.backbone, Features) and not isinstance(self.encoder, Features):
             complete = Model(self.encoder, model.neck, model.head, precision=model.precision)
             complete.recall, complete.scale = model.recall, model.scale

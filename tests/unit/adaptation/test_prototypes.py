@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from holdfast.adaptation.adapt import Terms, ledger_of
-from holdfast.adaptation.adapt_unlabelled import adapt_unlabelled
+from holdfast.adaptation.unlabelled import adapt_unlabelled
 from holdfast.api import compare
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
