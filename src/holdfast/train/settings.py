@@ -26,7 +26,7 @@ from holdfast.defaults import (
     learns,
     training_defaults,
 )
-from holdfast.nn.model import check_mode
+from holdfast.nn.tuning import check_mode
 from holdfast.spec import RATE_PARTS, Spec
 from holdfast.train.input_sizes import size_settings, with_sizes
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, leaky_relu
 
 from holdfast.core.inputs import Graphs, select_nodes, top_fraction
-from holdfast.core.settings import checked_settings, setting
+from holdfast.core.settings import checked_settings, keywords_of, setting
 from holdfast.nn.backbones.graph import GraphBackbone, GraphNetwork
 from holdfast.nn.backbones.graph_inputs import GraphForm
 from holdfast.nn.backbones.graph_layers import LocalExtremum
@@ -39,14 +39,14 @@ class PooledNetwork(GraphBackbone):
 
     Settings = SelectionSettings
 
-    def __init__(self, *, form: GraphForm | dict[str, Any], **settings: Any) -> None:
+    @keywords_of(SelectionSettings)
+    def __init__(self, form: GraphForm | dict[str, Any], settings: SelectionSettings) -> None:
         super().__init__()
-        options = self.Settings(**settings)
-        self.before = GraphNetwork(form=form, **options.network())
-        self.clusters = Clusters(options.hidden, options.ratio, options.dropout)
-        self.after = GraphNetwork(form=GraphForm(inputs=options.hidden), **options.network())
-        self.width, self.form = options.hidden, self.before.form
-        self.settings = {"form": self.form.to_json(), **asdict(options)}
+        self.before = GraphNetwork(form, **settings.network())
+        self.clusters = Clusters(settings.hidden, settings.ratio, settings.dropout)
+        self.after = GraphNetwork(GraphForm(inputs=settings.hidden), **settings.network())
+        self.width, self.form = settings.hidden, self.before.form
+        self.settings = {"form": self.form.to_json(), **asdict(settings)}
 
     def forward(self, x: Graphs) -> Tensor:
         h = self.before.nodes(x)
@@ -119,15 +119,15 @@ class SubgraphNetwork(GraphBackbone):
 
     Settings = SelectionSettings
 
-    def __init__(self, *, form: GraphForm | dict[str, Any], **settings: Any) -> None:
+    @keywords_of(SelectionSettings)
+    def __init__(self, form: GraphForm | dict[str, Any], settings: SelectionSettings) -> None:
         super().__init__()
-        options = self.Settings(**settings)
-        hidden = options.hidden
-        self.scorer = GraphNetwork(form=form, **options.network())
-        self.body = GraphNetwork(form=form, **options.network())
+        hidden = settings.hidden
+        self.scorer = GraphNetwork(form, **settings.network())
+        self.body = GraphNetwork(form, **settings.network())
         self.score = nn.Sequential(nn.Linear(2 * hidden, 4 * hidden), nn.ReLU(), nn.Linear(4 * hidden, 1))
-        self.width, self.ratio, self.form = hidden, options.ratio, self.body.form
-        self.settings = {"form": self.form.to_json(), **asdict(options)}
+        self.width, self.ratio, self.form = hidden, settings.ratio, self.body.form
+        self.settings = {"form": self.form.to_json(), **asdict(settings)}
 
     def forward(self, x: Graphs) -> Tensor:
         scores = self.scores(x)

@@ -21,15 +21,13 @@ from holdfast.core.tape import exporting
 from holdfast.nn.backbones import pretrained
 from holdfast.nn.backbones.base import Backbone, fingerprint
 from holdfast.nn.backbones.companion import Companion
-from holdfast.nn.backbones.length import DEFAULT_LENGTH
+from holdfast.nn.backbones.length import DEFAULT_LENGTH, WHAT
 from holdfast.nn.backbones.packing import is_unchanged, pack, packable, unpack, worth_packing
 from holdfast.nn.backbones.positions import states_at, tokenize
 from holdfast.nn.backbones.short_attention import register_short_attention, use_short_attention
 from holdfast.nn.backbones.template import Template, resolve
 from holdfast.nn.experts.graft import configure_experts
 from holdfast.nn.experts.layer import exclude_padding
-
-WHAT = "text encoder"
 
 
 class TextEncoder(Backbone):

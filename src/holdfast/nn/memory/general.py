@@ -96,6 +96,8 @@ def _layer(number: Any, depth: int) -> int | None:
 class Gate(nn.Module):
     """sum_l a_l m_l with a = softmax over layers of w m_l, per token; a bias would cancel."""
 
+    rate_part = "memory"
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width).normal_(std=0.02))
@@ -108,6 +110,12 @@ class Gate(nn.Module):
         for m, share in zip(states, shares.to(mixed.dtype).unbind(-1), strict=True):
             mixed = torch.addcmul(mixed, share[..., None], m)
         return mixed  # (b, t, d)
+
+
+class MemoryShares(nn.ParameterDict):
+    """Memory share (h,) per reading layer of attention `gate`, before the sigmoid."""
+
+    rate_part = "memory"
 
 
 @checked_settings
@@ -158,7 +166,7 @@ class GeneralMemory(nn.Module):
     others: SubstituteTexts | None
     reads: Reads
     second: GeneralEncoder
-    shares: nn.ParameterDict
+    shares: MemoryShares
     width: int
 
     def __init__(
@@ -178,7 +186,7 @@ class GeneralMemory(nn.Module):
         gated = [place for place, sources in reads.items() if len(sources) > 1]
         self.gates = nn.ModuleDict({str(i): Gate(self.width) for i in gated})
         shares = torch.full((int(config.num_attention_heads),), options.share)
-        self.shares = nn.ParameterDict({str(i): shares.clone() for i in (reads if self.attention == "gate" else ())})
+        self.shares = MemoryShares({str(i): shares.clone() for i in (reads if self.attention == "gate" else ())})
         self.settings: dict[str, Any] = {
             "reads": [[place, list(sources)] for place, sources in reads.items()],
             "attention": self.attention,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.settings import checked_settings, choice, setting
+from holdfast.core.settings import checked_settings, choice, keywords_of, setting
 from holdfast.core.tape import is_recording, record
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.graft.insert import insert_after
@@ -27,6 +27,8 @@ class MemoryBlend(nn.Module):
     `interpolate` is (1 - share) z + share m(z) (Jia & Zhang, 2023); `gate` is z + gate m(z) with a learned gate that
     starts at zero. Weights without a gate, from earlier versions, are loaded as `interpolate`.
     """
+
+    rate_part = "memory"
 
     def __init__(self, memory: nn.Module, *, share: float, fusion: str = "interpolate") -> None:
         super().__init__()
@@ -88,10 +90,10 @@ class BlendSettings:
 class MemoryNeck(nn.Module):
     """A memory on the features or inside a transformer; calls `make` once per position. Settings: `BlendSettings`."""
 
-    def __init__(self, width: int, make: Callable[[], nn.Module], **settings: Any) -> None:
+    @keywords_of(BlendSettings)
+    def __init__(self, width: int, make: Callable[[], nn.Module], settings: BlendSettings) -> None:
         super().__init__()
-        options = BlendSettings(**settings)
-        self.width, self.place, self.options = width, options.place, options
+        self.width, self.place, self.options = width, settings.place, settings
         self.fused = self._blend(make) if self.place == "feature" else nn.Identity()
         self.make = None if self.place == "feature" else make
 

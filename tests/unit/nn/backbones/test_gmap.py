@@ -25,8 +25,9 @@ from holdfast.nn.graft.attention import ATTENTIONS
 from holdfast.nn.heads import Linear
 from holdfast.nn.label_words import LabelWords
 from holdfast.nn.memory.general import STRATEGIES, GeneralMemory
-from holdfast.nn.model import Model, tune
+from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
+from holdfast.nn.tuning import tune
 from holdfast.tasks.classify import Classify
 from tests import tiny
 from tests.unit.nn.graft.test_attention import tiny_gpt2
