@@ -6,7 +6,7 @@ Shapes: b batch, c classes.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from holdfast.core.settings import checked_settings
 from holdfast.core.tape import Tape, tape, with_auxiliary
 from holdfast.methods.optim import Optimizer
 from holdfast.nn.model import ENCODER, Model, part_names, undecayed
+from holdfast.nn.tuning import eval_frozen
 from holdfast.tasks.base import Task
 
 Metrics = dict[str, Tensor]  # detached scalars, read later so that a step does not wait for the device
@@ -127,6 +128,12 @@ class Method(nn.Module, ABC):
     def solve(self, batches: Iterable[DomainBatch]) -> Metrics:
         """Fit all training examples at once, if `full_batch`; batches of one domain each."""
         raise NotImplementedError
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of all parts; frozen ones, such as a teacher, stay in evaluation mode."""
+        super().train(mode)
+        eval_frozen(self)
+        return self
 
     @property
     def device(self) -> torch.device:
