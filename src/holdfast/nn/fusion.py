@@ -26,8 +26,7 @@ class ConcatenatedStates(nn.Module):
 
     def __init__(self, width: int, second: GeneralEncoder) -> None:
         super().__init__()
-        if second.width != width:
-            raise BadInput(f"the general model has width {second.width}, the domain model {width}: use equal widths")
+        second.check_width(width)
         self.second, self.width = second, 2 * width
         self.settings: dict[str, Any] = {"frozen": second.frozen is not None, "digest": second.digest}
 

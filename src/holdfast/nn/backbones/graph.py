@@ -17,7 +17,7 @@ from holdfast.core.settings import checked_settings, keywords_of, setting
 from holdfast.core.store import GraphStore
 from holdfast.nn.backbones.base import Backbone, fingerprint
 from holdfast.nn.backbones.graph_inputs import GraphForm
-from holdfast.nn.backbones.graph_layers import POOLS, GcnLayer, GinLayer, sum_pool
+from holdfast.nn.backbones.graph_layers import POOLS, GcnLayer, GinLayer, node_sums
 from holdfast.nn.backbones.small import Dropout
 
 
@@ -151,8 +151,7 @@ class EdgeConvolution(nn.Module):
         scale = degree.rsqrt()
         messages = (scale[start] * scale[end])[:, None] * (h[start] + self.bond(weights)).relu()  # (e, d)
         messages = messages if gate is None else gate[:, None] * messages
-        received = torch.zeros_like(h).index_add(0, end, messages.to(h.dtype))
-        return received + (h + self.root).relu() / degree[:, None]
+        return node_sums(messages.to(h.dtype), end, len(h)) + (h + self.root).relu() / degree[:, None]
 
 
 class VirtualNode(nn.Module):
@@ -170,7 +169,7 @@ class VirtualNode(nn.Module):
         return self.start.weight.expand(x.count, -1)  # (b, d)
 
     def forward(self, turn: int, h: Tensor, state: Tensor, x: Graphs) -> Tensor:
-        return self.turns[turn](sum_pool(h, x.owner, x.count) + state)  # (b, d)
+        return self.turns[turn](node_sums(h, x.owner, x.count) + state)  # (b, d)
 
 
 def perceptron(width: int) -> nn.Sequential:

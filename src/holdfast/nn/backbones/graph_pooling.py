@@ -15,7 +15,7 @@ from holdfast.core.inputs import Graphs, select_nodes, top_fraction
 from holdfast.core.settings import checked_settings, keywords_of, setting
 from holdfast.nn.backbones.graph import GraphBackbone, GraphNetwork
 from holdfast.nn.backbones.graph_inputs import GraphForm
-from holdfast.nn.backbones.graph_layers import LocalExtremum
+from holdfast.nn.backbones.graph_layers import LocalExtremum, node_sums
 
 
 @checked_settings
@@ -80,7 +80,7 @@ class Clusters(nn.Module):
         pair = torch.cat([self.query(maximum)[centre], members], dim=-1)
         score = leaky_relu(self.attention(pair).squeeze(-1), 0.2)
         share = dropout(_cluster_softmax(score, centre, v), self.dropout, self.training)  # (e,)
-        nodes = torch.zeros_like(x.nodes).index_add(0, centre, members * share.unsqueeze(-1))
+        nodes = node_sums(members * share.unsqueeze(-1), centre, v)
         fitness = self.fitness(nodes, edges).sigmoid().squeeze(-1)  # (v,)
         selected = top_fraction(fitness, x.owner, x.count, self.ratio)
         adjacency = _cluster_adjacency(edges, share, selected, v)
@@ -95,7 +95,7 @@ def _cluster_softmax(score: Tensor, centre: Tensor, v: int) -> Tensor:
     top = torch.zeros(v, device=score.device, dtype=score.dtype)
     top = top.scatter_reduce(0, centre, score.detach(), "amax", include_self=False)
     weight = (score - top[centre]).exp()
-    return weight / torch.zeros_like(top).index_add(0, centre, weight)[centre]
+    return weight / node_sums(weight, centre, v)[centre]
 
 
 def _cluster_adjacency(edges: Tensor, share: Tensor, selected: Tensor, v: int) -> Tensor:

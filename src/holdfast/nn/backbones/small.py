@@ -171,6 +171,11 @@ class ImageBackbone(Backbone):
         return self
 
 
+def unit_range(x: Tensor) -> Tensor:
+    """Return images, uint8 in 0..255 or float in [0, 1], as float in [0, 1]."""
+    return x if x.is_floating_point() else x.float() / 255
+
+
 class Normalise(nn.Module):
     """(x - mean) / std per colour, for uint8 in 0..255 or float in [0, 1]."""
 
@@ -207,7 +212,7 @@ class Pixels(ImageBackbone):
         self.width = 3 * size**2
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x if x.is_floating_point() else x.float() / 255).flatten(1)  # (b, d)
+        return unit_range(x).flatten(1)  # (b, d)
 
 
 class PixelMLP(ImageBackbone):
@@ -233,7 +238,7 @@ class PixelMLP(ImageBackbone):
                 nn.init.zeros_(part.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers((x if x.is_floating_point() else x.float() / 255).flatten(1))  # (b, d)
+        return self.layers(unit_range(x).flatten(1))  # (b, d)
 
     def blocks(self) -> list[nn.Module]:
         return list(self.layers)

@@ -99,6 +99,12 @@ class TextEncoder(Backbone):
         return cls._pretrained(str(minilm_folder()), "all-MiniLM-L6-v2", cls.Settings(**settings))
 
     @classmethod
+    def named(cls, training: Callable[[], Any], base: str, **settings: Any) -> Self:
+        """Load `minilm` or `mpnet` from their packages, or the weights of a folder or a hub name."""
+        packaged = {"minilm": cls.minilm, "mpnet": cls.mpnet}
+        return packaged[base](training, **settings) if base in packaged else cls.build(training, name=base, **settings)
+
+    @classmethod
     def mpnet(cls, training: Callable[[], Any], *, weights: str | None = None, **settings: Any) -> Self:
         """Load all-mpnet-base-v2, 768 wide, from the installed packages or the folder `weights`."""
         folder = PACKAGED["mpnet"].locate(weights).parent

@@ -176,8 +176,7 @@ class GeneralMemory(nn.Module):
         options = GeneralSettings(**settings)
         layers, config = layer_stack(network), network.config
         self.width = width = int(config.hidden_size)
-        if second.width != width:
-            raise BadInput(f"the general model has width {second.width}, the domain model {width}: use equal widths")
+        second.check_width(width)
         if is_causal(layers) and not is_causal(layer_stack(second.module)):
             raise BadInput("a causal network cannot read a general model that sees later tokens: use a causal one")
         insert_attention(layers, reads, attention=options.attention)
