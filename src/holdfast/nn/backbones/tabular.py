@@ -158,14 +158,6 @@ class Columns(TableBackbone):
         blocks = [F.one_hot(x.second[:, i], size)[:, MISSING:].float() for i, size in enumerate(self.sizes)]
         return torch.cat([*self.scores(x.first), *blocks], dim=1)  # (b, d); an unknown category is all zeros
 
-    def feature_names(self) -> list[str]:
-        """Names of the features: the column, `column missing` or `column=category`."""
-        numbers = [column.name for column in numeric_columns(self.schema)]
-        names = [*numbers, *(f"{numbers[i]} missing" for i in self.gaps)]
-        for column in category_columns(self.schema):
-            names += [f"{column.name} missing", *(f"{column.name}={value}" for value in column.categories)]
-        return names
-
 
 class Tabular(TableBackbone):
     """Embeddings of categories and normal scores of numbers, then a residual MLP or a transformer over the columns.

@@ -187,8 +187,6 @@ def test_invalid_settings_raise(folders):
         build(folders, strategy="chunk")
     with pytest.raises(BadInput, match="from 1 to 3, got 12"):
         build(folders, layers=[12])
-    with pytest.raises(BadInput, match="`attention` must be memory, cross or gate"):
-        build(folders, attention="self")
     with pytest.raises(BadInput, match="5 to 64"):
         build(folders, general=folders["roberta"], length=66)  # the general model has fewer positions
 
