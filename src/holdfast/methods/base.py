@@ -48,13 +48,9 @@ class Stateful(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> Any: ...
 
 
-class Method(nn.Module, ABC):
-    """A model and the procedure that trains it. Concrete methods are final: wrap them, do not subclass them.
+class Traits:
+    """What a method declares about itself as attributes of its class; a wrapper takes some over from its method."""
 
-    `Settings`, a frozen dataclass, declares the keywords that a method takes after `task` and `optimizer`.
-    """
-
-    Settings: ClassVar[type[Any]] = NoSettings
     saved_attributes: tuple[str, ...] = ("optimizer",)  # state of a checkpoint besides parameters and buffers
     min_domains: int = 1  # training domains that it needs
     phases: tuple[str, ...] = ("train",)  # each has the full number of steps
@@ -67,6 +63,16 @@ class Method(nn.Module, ABC):
     keeps_last: tuple[str, ...] = ()  # phases that end with their last step instead of the selected one
     choices: int = 0  # networks to choose from after training, by validation scores
     capturable: bool = False  # its step may be captured as a CUDA graph; see `capture_key`
+
+
+class Method(Traits, nn.Module, ABC):
+    """A model and the procedure that trains it. Concrete methods are final: wrap them, do not subclass them.
+
+    `Settings`, a frozen dataclass, declares the keywords that a method takes after `task` and `optimizer`, and the
+    attributes of `Traits` how it is trained.
+    """
+
+    Settings: ClassVar[type[Any]] = NoSettings
     taker: Callable[[DomainBatch], Metrics] | None = None  # takes the steps in place of `step`, while set
     phase_ended: bool = False  # read after `on_valid`: whether the phase ends now, with the step selected before
 
