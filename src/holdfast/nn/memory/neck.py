@@ -6,7 +6,7 @@ Shapes: b batch, t tokens, h heads, m slots, d width.
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,8 @@ from holdfast.nn.memory.initialise import FromData, thin
 from holdfast.nn.memory.key_value import KeyValueMemory, KeyValueSettings
 from holdfast.nn.memory.product_key import ProductKeyMemory, ProductKeySettings
 from holdfast.nn.memory.read import Read, effective_slots
+
+P = ParamSpec("P")
 
 
 class MemoryBlend(nn.Module):
@@ -129,18 +131,21 @@ class ProductKeyNeckSettings(ProductKeySettings, BlendSettings):
     slots: int = setting(65_536, least=1, search=choice(16_384, 65_536, 262_144))
 
 
-def neck_builder(memory: Callable[..., nn.Module], settings: type[BlendSettings]) -> Callable[..., MemoryNeck]:
+def neck_builder(
+    memory: Callable[..., nn.Module], declared: Callable[P, BlendSettings]
+) -> Callable[Concatenate[int, P], MemoryNeck]:
     """Return a function that builds necks with `memory(width, **options)`.
 
-    `settings` is a dataclass with the memory's options and the fields of `BlendSettings`.
+    `declared` is a dataclass with the memory's options and the fields of `BlendSettings`.
     """
 
-    def build(width: int, **options: Any) -> MemoryNeck:
-        values = asdict(settings(**options))
+    @keywords_of(declared)
+    def build(width: int, settings: BlendSettings) -> MemoryNeck:
+        values = asdict(settings)
         blend = {name: values.pop(name) for name in BlendSettings.__dataclass_fields__}
         return MemoryNeck(width, partial(memory, width, **values), **blend)
 
-    build.Settings = settings  # pyright: ignore[reportFunctionMemberAccess]
+    vars(build)["Settings"] = declared
     return build
 
 
