@@ -91,7 +91,7 @@ def keywords_of(settings: Callable[P, S]) -> KeywordDecorator[P, S]:
 
         @wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
-            chosen: dict[str, Any] = {name: keywords.pop(name) for name in fields if name in keywords}
+            chosen: Any = {name: keywords.pop(name) for name in fields if name in keywords}
             return function(*args, settings=build(**chosen), **keywords)
 
         first = [parameter for parameter in own.parameters.values() if parameter.name != "settings"]
