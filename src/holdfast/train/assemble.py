@@ -23,12 +23,12 @@ from holdfast.methods.averaging import SWAD, MovingAverage
 from holdfast.methods.base import Method
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.methods.soup import Soup, WiseFT
-from holdfast.nn.adapters import adapter_rank, merge_adapters
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.small import Features, ImageBackbone
 from holdfast.nn.graft.insert import Attachable
 from holdfast.nn.growth import GrowsWords
-from holdfast.nn.model import Model, tune
+from holdfast.nn.model import Model
+from holdfast.nn.tuning import adapter_rank, merge_adapters, tune
 from holdfast.spec import Spec
 from holdfast.tasks.base import Structured, Task
 from holdfast.tasks.regress import Regress

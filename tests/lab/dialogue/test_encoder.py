@@ -12,8 +12,9 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
+from holdfast.methods.progressive import add_units
 from holdfast.nn.backbones.words import PAD, SEPARATOR, UNKNOWN
-from holdfast.nn.growth import GrowsUnits, GrowsWords, add_units
+from holdfast.nn.growth import GrowsUnits, GrowsWords
 from holdfast.nn.memory.read import Growable
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck

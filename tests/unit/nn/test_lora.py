@@ -9,7 +9,7 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.data.synthetic import world
 from holdfast.estimator import DomainClassifier
-from holdfast.nn.adapters import adapter_rank, merge_adapters
+from holdfast.nn.tuning import adapter_rank, merge_adapters
 from holdfast.train.assemble import assemble
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
