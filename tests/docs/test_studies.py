@@ -4,15 +4,12 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from holdfast.auditing.audit import SAMPLE
 from holdfast.auditing.near import BANDS, BITS, CORRELATION, LONGEST, ROWS, WIDTH
 from holdfast.auditing.shift import MAX_ROWS, MIN_ROWS
-from holdfast.data.load import load_data
 from studies import mil
-from studies.audit import CHARACTERS, DOMAINS, write_texts
 from studies.build import DOCS, FILES, MOST_ROWS, TABLES, blocks, build
 from studies.tables import RESULTS
 
@@ -88,13 +85,6 @@ def test_constants_on_the_page_are_those_of_the_code():
     assert f"at least {CORRELATION}" in TEXT
     assert f"at most {SAMPLE:,} rows per domain ({10 * SAMPLE:,} in total), distances at most {MAX_ROWS:,}" in TEXT
     assert f"fewer than {MIN_ROWS} distinct rows" in TEXT
-
-
-def test_speed_is_measured_on_texts_with_all_domains_and_labels(tmp_path):
-    write_texts(tmp_path / "texts.csv", 40)
-    dataset = load_data(tmp_path / "texts.csv")
-    assert (len(dataset), len(dataset.domains), len(dataset.classes)) == (40, DOMAINS, 2)
-    assert {len(text) for text in dataset.raw.take(np.arange(40))} == {CHARACTERS}
 
 
 SECTIONS = {"kills": "kills", "faults": "cases", "inputs": "inputs"}  # section -> count in its record

@@ -42,22 +42,6 @@ def test_server_stops_cleanly_after_a_signal(model, number):
     assert (server.returncode, out, errors) == (0, "", "")
 
 
-def test_errors_are_one_sentence(holdfast, model, tmp_path):
-    for words, message in (
-        (("serve", tmp_path / "none"), "none is not a model folder"),
-        (("serve", model, "--max-batch", 0), "batch"),
-        (("serve", model, "--host", "999.1.1.1"), "999.1.1.1"),
-        (("serve", model, "--port", 99999), "99999"),
-        (("export", model, "model.onnx"), "bilstm"),
-        (("export", model, "model.txt"), ".onnx"),
-        (("fit", "none.csv", "--log", "paper"), "paper"),
-    ):
-        ran = holdfast(*words)
-        assert ran.code == 2, words
-        assert message in ran.err
-        assert ran.err.count("\n") == 1
-
-
 def test_compare_writes_logs(holdfast, reviews, quick, tmp_path):
     pytest.importorskip("tensorboard")
     options = ("--methods", "erm", "--seeds", 1, "--steps", 4, "--out", "runs")
