@@ -1,15 +1,13 @@
 """Serve until a signal, export errors, and logs of a training."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import urllib.request
 
 import pytest
 
 from tests.e2e.conftest import write_reviews
+from tests.processes import start
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +24,7 @@ def model(tmp_path_factory):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_server_stops_cleanly_after_a_signal(model, number):
-    code = "from holdfast.cli import main; main()"
-    command = [sys.executable, "-c", code, "serve", str(model), "--port", "0", "--json", "--device", "cpu"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    ) as server:
+    with start(model.parent, "serve", model, "--port", 0, "--json", "--device", "cpu") as server:
         address = json.loads(server.stdout.readline())["address"]
         assert address.startswith("http://127.0.0.1:")
         body, headers = b'{"example": "a lovely thing"}', {"Content-Type": "application/json"}
