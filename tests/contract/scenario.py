@@ -1,4 +1,4 @@
-"""What every method must do, whatever its task, head or memory: used by the tests of several contracts."""
+"""Checks that every method passes, whatever its task, head or memory: used by the tests of several contracts."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
