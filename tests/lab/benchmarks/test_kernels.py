@@ -9,6 +9,7 @@ from holdfast.core import kernels as core
 from lab.benchmarks import kernels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["MiniLM with a memory", "word LSTM with a bank", "GIN"])
 def test_networks_take_steps(name):
     with ExitStack() as stack:
