@@ -81,7 +81,7 @@ class Encoder(Protocol):
 
 
 class Facts(Protocol):
-    """What defaults depend on besides the encoder: the data and the machine."""
+    """Facts that defaults depend on besides the encoder: the data and the machine."""
 
     @property
     def rows(self) -> int: ...
@@ -268,14 +268,14 @@ def default_slots(slots: int, rows: int, *, keys: int | None = None) -> int:
     return min(slots, limit if keys is None else max(math.isqrt(limit), keys) ** 2)
 
 
-def default_rates(spec: Spec, encoder: Encoder, parts: Sequence[str]) -> dict[str, float]:
+def default_rates(spec: Spec, encoder: Encoder, own: Sequence[str]) -> dict[str, float]:
     """Return the factor of the learning rate per part: new parts learn faster than a pretrained encoder that is tuned.
 
-    `parts` are those of the network and the method of a spec.
+    `own` are those of the network and the method of a spec.
     """
     pretrained = "lr_args" in encoder.defaults or bool(spec.encoder_args.get("weights"))
     equal = spec.tune == "frozen" or spec.tune.startswith("lora:")  # adapters are new parts too
     known = {} if equal or not pretrained else dict(NEW_PARTS)
     for name in FITTED if spec.tune == "lp-ft" else ("head",) if spec.head in PRETRAINED_HEADS else ():
         known.pop(name, None)
-    return {name: known.get(name, 1.0) for name in parts}
+    return {name: known.get(name, 1.0) for name in own}

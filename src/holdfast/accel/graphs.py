@@ -50,7 +50,7 @@ class Graph(NamedTuple):
 
 
 class GraphTable(Generic[G]):
-    """What was recorded, by a key of all that it depends on besides values: the graphs used last."""
+    """Captured graphs by a key of all that they depend on besides values; those used last are kept."""
 
     def __init__(self) -> None:
         self.graphs = OrderedDict[Hashable, G]()

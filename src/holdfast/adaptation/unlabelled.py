@@ -22,7 +22,7 @@ from holdfast import catalog
 from holdfast.adaptation.adapt import Adaptation, Terms, add_adapted, past_data, request_inputs
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
-from holdfast.data.readers.memory import Source
+from holdfast.data.readers.in_memory import Source
 from holdfast.data.splits import TEST, TRAIN, Part, split_parts
 from holdfast.folders.format import SavedModel, load_model
 from holdfast.folders.memory import add_examples

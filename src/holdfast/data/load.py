@@ -44,7 +44,7 @@ TABLES = (read_table, read_molecules, read_excel, read_frame)  # readers that ca
 
 
 class Target(Protocol):
-    """What reading must know of a task."""
+    """The part of a task that reading depends on."""
 
     data_form: ClassVar[str]
     needs: ClassVar[tuple[str, ...]]

@@ -19,7 +19,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.load import load_data
 from holdfast.data.raw import Raw, Subset
 from holdfast.data.readers.forms import Form
-from holdfast.data.readers.memory import Source
+from holdfast.data.readers.in_memory import Source
 from holdfast.folders.shared import together
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.experts.graft import describe_experts
@@ -92,9 +92,9 @@ class Predictor:
         """Neck and expert layers, for exported and served models."""
         names = {"neck": self.record.spec["neck"], "experts": describe_experts(self.model.backbone)}
         if self.members:
-            parts = ("method", "encoder", "neck")
+            settings = ("method", "encoder", "neck")
             names["members"] = [
-                {"weight": weight, **{name: str(saved.record.spec[name]) for name in parts}}
+                {"weight": weight, **{name: str(saved.record.spec[name]) for name in settings}}
                 for weight, saved in self.all_members
             ]
         return names

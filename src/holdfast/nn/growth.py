@@ -1,4 +1,4 @@
-"""What grows in a network, and how its tensors are expanded: old entries stay as they are.
+"""Growth of a network: which parts grow, and how tensors are expanded; old entries stay as they are.
 
 Shapes: g directions, r rows, k gate blocks, h hidden units, i inputs, o outputs, d feature width.
 """

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-from holdfast.core import kernels as core
+from holdfast.accel import registry as core
 from lab.benchmarks import kernels
 
 

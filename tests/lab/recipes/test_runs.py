@@ -8,7 +8,8 @@ from safetensors.torch import save_file
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.resnet import ResNet
 from holdfast.nn.memory.general import plan_reads
-from holdfast.train.workspace import Workspace, training_data
+from holdfast.train.training_data import training_data
+from holdfast.train.workspace import Workspace
 from lab.recipes.measure import jobs_for
 from lab.recipes.recipe import load_recipe
 from lab.recipes.reproduce import reproduce

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from holdfast.data.known.base import KnownSet
 
 from holdfast.data.dataset import Dataset
+from holdfast.data.known.known_set import KnownSet
 from holdfast.data.raw import Pixels
 from holdfast.spec import Spec
 from holdfast.train.plan import Episode
