@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.unit.run.test_resolve import jobs_of
+from tests.unit.train.test_resolve import jobs_of
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput
