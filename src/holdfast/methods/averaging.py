@@ -90,11 +90,16 @@ class MovingAverage(Wrapper):
         step_at = method.optimizers()[0].settings.step_at if fraction else int
         self.first = step_at(self.settings.start)
         self.mean = copy.deepcopy(method.model).requires_grad_(False)
-        self.pairs = self._pairs()
+        self._pair()
 
-    def _pairs(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-        """Return the parameters of the mean and of the network in training, which stay the same within a phase."""
-        return list(self.mean.parameters()), list(self.model.parameters())
+    def _pair(self) -> None:
+        """Pair parameters and modules of the mean with those of the network in training, once per phase.
+
+        A small network would spend a tenth of a step on walking through its modules.
+        """
+        self.pairs = list(self.mean.parameters()), list(self.model.parameters())
+        self.holders = buffer_holders(self.mean, self.model)
+        self.stored = running_statistics(self.mean) if self.settings.statistics == "mean" else []
 
     @property
     def deployed(self) -> Model:
@@ -102,7 +107,7 @@ class MovingAverage(Wrapper):
 
     def begin_phase(self, name: str) -> None:
         super().begin_phase(name)
-        self.pairs = self._pairs()
+        self._pair()
         if name != self.phases[0]:  # weights of different phases are not averaged
             self.seen = 0
 
@@ -120,10 +125,9 @@ class MovingAverage(Wrapper):
 
     def _update_buffers(self, share: float) -> None:
         """Copy the buffers of the network in training; those of batch norm are averaged if `statistics` is mean."""
-        stored = running_statistics(self.mean) if self.settings.statistics == "mean" else []
-        copy_buffers(self.mean, self.model, but=stored)
-        if stored:
-            blend(stored, running_statistics(self.model), share)
+        copy_buffers(self.holders, but=self.stored)
+        if self.stored:
+            blend(self.stored, running_statistics(self.model), share)
 
 
 class SWAD(Wrapper):
@@ -198,7 +202,7 @@ class SWAD(Wrapper):
         else:  # without a valley, use the newest segment
             newest = self.segments[-1] if self.segments else list(self.segment.parameters())
             blend(list(self.mean.parameters()), newest, 1.0)
-        copy_buffers(self.mean, self.model)
+        copy_buffers(buffer_holders(self.mean, self.model))
         self.finished = True
         self._reset()
 
@@ -235,13 +239,21 @@ def running_statistics(network: nn.Module) -> list[Tensor]:
     return [tensor for tensor in tensors if tensor is not None]
 
 
+def buffer_holders(target: nn.Module, source: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
+    """Return the pairs of modules of a copy and its original that have buffers of their own."""
+    pairs = zip(target.modules(), source.modules(), strict=True)
+    return [(copied, original) for copied, original in pairs if copied._buffers]
+
+
 @torch.no_grad()
-def copy_buffers(target: nn.Module, source: nn.Module, *, but: Sequence[Tensor] = ()) -> None:
+def copy_buffers(holders: Sequence[tuple[nn.Module, nn.Module]], *, but: Sequence[Tensor] = ()) -> None:
     """Copy all buffers of one network to a copy of it, without those of the copy in `but`."""
     pairs: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}  # one batched copy takes tensors of equal dtypes
     left_out = set(map(id, but))
-    for copied, original in zip(target.buffers(), source.buffers(), strict=True):
-        if id(copied) not in left_out:
-            pairs.setdefault(copied.dtype, []).append((copied, original))
+    for target, source in holders:
+        for name, copied in target._buffers.items():
+            original = source._buffers[name]
+            if copied is not None and original is not None and id(copied) not in left_out:
+                pairs.setdefault(copied.dtype, []).append((copied, original))
     for group in pairs.values():
         torch._foreach_copy_([copied for copied, _ in group], [original for _, original in group])

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.settings import checked_settings, setting, whole
-from holdfast.methods.averaging import Wrapper, blend, copy_buffers
+from holdfast.methods.averaging import Wrapper, blend, buffer_holders, copy_buffers
 from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.nn.model import Model
 
@@ -137,13 +137,13 @@ class WiseFT(Wrapper):
 
     def end_stage(self, batches: Iterable[DomainBatch]) -> None:
         super().end_stage(batches)
-        copy_buffers(self.mean, self.method.deployed)  # the wrapped method may have changed them
+        copy_buffers(buffer_holders(self.mean, self.method.deployed))  # the wrapped method may have changed them
 
 
 def copy_weights(target: Model, source: Model) -> None:
     """Copy parameters and buffers of one network to a copy of it."""
     blend(list(target.parameters()), list(source.parameters()), 1.0)
-    copy_buffers(target, source)
+    copy_buffers(buffer_holders(target, source))
 
 
 def _start_of(trained: nn.Module, start: nn.Module) -> list[Tensor]:
