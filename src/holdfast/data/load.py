@@ -45,7 +45,7 @@ TABLES = (read_table, read_molecules, read_excel, read_frame)  # readers that ca
 
 
 class Target(Protocol):
-    """What reading must know of a task."""
+    """The parts of a task that decide how its data is read."""
 
     data_form: ClassVar[str]
     needs: ClassVar[tuple[str, ...]]
