@@ -44,7 +44,7 @@ TABLES = (read_table, read_molecules, read_excel, read_frame)  # readers that ca
 
 
 class Target(Protocol):
-    """The part of a task that reading depends on."""
+    """The parts of a task that decide how its data is read."""
 
     data_form: ClassVar[str]
     needs: ClassVar[tuple[str, ...]]

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv as csv
 
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import SPLITS, Dataset, encode
 from holdfast.data.known.known_set import KnownSet
 from holdfast.data.raw import ImageFiles, Pixels
+from holdfast.data.readers import formats
 from holdfast.data.readers.codes import SPLIT_NAMES
 from holdfast.data.readers.images import read_images
 
@@ -126,10 +125,8 @@ def _find(known: KnownSet, file: str, data_dir: Path | None) -> Path:
 
 def _read(path: Path, columns: Sequence[str]) -> Mapping[str, list[str]]:
     """Read these columns as texts: the patient 004 is not the number 4."""
-    options = csv.ConvertOptions(include_columns=list(columns), column_types=dict.fromkeys(columns, pa.string()))
-    try:
-        table = csv.read_csv(path, convert_options=options)
-    except (OSError, KeyError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise BadInput(f"{path} cannot be read ({reason}): it needs the columns {', '.join(columns)}") from error
-    return {name: table[name].to_pylist() for name in columns}
+    present = formats.open_table(path).schema.names if path.is_file() else []
+    if not set(columns) <= set(present):
+        raise BadInput(f"{path} cannot be read: it needs the columns {', '.join(columns)}")
+    rows = list(formats.iter_rows(path, columns))
+    return {name: [row[name] for row in rows] for name in columns}

@@ -91,7 +91,7 @@ class CellChecker:
     def __init__(self, source: TableSource, plan: Plan, need: Collection[str], *, hint: str = SKIP_BAD) -> None:
         self.roles, self.forms, self.trained, self.need = plan.roles, plan.forms, plan.trained, need
         self.bad, self.folder = BadCells(source.where, hint), source.folder or Path()
-        self.booleans = {name for name, kind in source.kinds().items() if kind == "boolean"}
+        self.booleans = {field.name for field in source.schema if pa.types.is_boolean(field.type)}
         self.damaged: list[int] = []
         self.seen = 0  # rows in batches
         self.missing: Counter[tuple[str, str]] = Counter()  # (column, spelling) -> cells read as missing
