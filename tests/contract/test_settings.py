@@ -34,7 +34,7 @@ def cases():
                     yield pytest.param(part, getattr(entry, "fixed", {}), field, id=f"{section}-{name}-{field.name}")
 
 
-@pytest.mark.parametrize(("part", "fixed", "field"), cases())
+@pytest.mark.parametrize(("part", "fixed", "field"), list(cases()))
 def test_a_value_out_of_range_names_the_setting(part, fixed, field):
     declared = settings_class(part)
     assert declared is not None

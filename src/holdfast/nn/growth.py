@@ -1,4 +1,4 @@
-"""What grows in a network, and how its tensors are expanded: old entries stay as they are.
+"""Interfaces of parts that can grow, and the expansion of their tensors, which keeps old entries as they are.
 
 Shapes: g directions, r rows, k gate blocks, h hidden units, i inputs, o outputs, d feature width.
 """
