@@ -49,7 +49,7 @@ class Stateful(Protocol):
 
 
 class Traits:
-    """Traits that a method declares as attributes of its class; a wrapper takes some over from its method."""
+    """Attributes by which the class of a method declares how it is trained; a wrapper has some of its method."""
 
     saved_attributes: tuple[str, ...] = ("optimizer",)  # state of a checkpoint besides parameters and buffers
     min_domains: int = 1  # training domains that it needs

@@ -1,4 +1,4 @@
-"""Growth of a network: which parts grow, and how tensors are expanded; old entries stay as they are.
+"""Interfaces of parts that can grow, and the expansion of their tensors, which keeps old entries as they are.
 
 Shapes: g directions, r rows, k gate blocks, h hidden units, i inputs, o outputs, d feature width.
 """

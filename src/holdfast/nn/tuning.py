@@ -1,4 +1,4 @@
-"""Choice of what is trained in a network: tuning modes of the backbone, and low-rank adapters (LoRA, Hu et al., 2022).
+"""Tuning modes, which decide what of a backbone is trained, and low-rank adapters (LoRA, Hu et al., 2022).
 
 With an adapter, a linear layer with the weight W computes W x + (alpha / R) B A x; only A and B, of rank R, are
 trained. `merge_adapters` adds the product to W, so that saved and exported networks are plain and need no package.
@@ -38,11 +38,11 @@ def tune(backbone: Backbone, mode: str, neck: nn.Module | None = None) -> None:
     backbone.requires_grad_(mode in COMPLETE)
     if mode not in (*COMPLETE, "head+cls") and prompt_parameters(backbone):
         raise BadInput(f"--tune {mode} freezes the prompts: use --tune head+cls or full")
-    new = [module for module in backbone.modules() if getattr(module, "must_learn", "")]
-    parameters = [parameter for part in new for parameter in part.parameters()]
+    required = [module for module in backbone.modules() if getattr(module, "must_learn", "")]
+    parameters = [parameter for module in required for parameter in module.parameters()]
     if rank := adapter_rank(mode):
-        if new:
-            raise _freezes(mode, new)
+        if required:
+            raise _freezes(mode, required)
         add_adapters(backbone, rank)
     for parameter in backbone.class_token() if mode == "head+cls" else ():
         parameter.requires_grad_(True)
@@ -56,11 +56,11 @@ def tune(backbone: Backbone, mode: str, neck: nn.Module | None = None) -> None:
         for parameter in parameters:
             parameter.requires_grad_(True)
     if parameters and not any(parameter.requires_grad for parameter in parameters):
-        raise _freezes(mode, new)
+        raise _freezes(mode, required)
 
 
-def _freezes(mode: str, modules: Sequence[Any]) -> BadInput:
-    return BadInput(f"--tune {mode} freezes the {modules[0].must_learn}: use --tune full or last:N")
+def _freezes(mode: str, required: Sequence[Any]) -> BadInput:
+    return BadInput(f"--tune {mode} freezes the {required[0].must_learn}: use --tune full or last:N")
 
 
 def eval_frozen(module: nn.Module) -> tuple[bool, bool]:
