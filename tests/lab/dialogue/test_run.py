@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from tests.unit.train.test_resolve import jobs_of
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput
@@ -16,6 +15,7 @@ from holdfast.train.settings import make_spec
 from holdfast.train.training_data import training_data
 from holdfast.train.workspace import Workspace
 from tests.talks import talks
+from tests.unit.train.test_resolve import jobs_of
 
 RESPOND = {"task": "respond"}
 
