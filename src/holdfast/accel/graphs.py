@@ -50,7 +50,7 @@ class Graph(NamedTuple):
 
 
 class GraphTable(Generic[G]):
-    """What was recorded, by a key of all that it depends on besides values: the graphs used last."""
+    """The recorded graphs used last, by a key of all that they depend on besides values."""
 
     def __init__(self) -> None:
         self.graphs = OrderedDict[Hashable, G]()
