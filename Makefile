@@ -81,9 +81,9 @@ field: $(READY)
 	@test -n "$(DATA)" || { echo "name the folder of downloaded data sets: make field DATA=folder"; exit 2; }
 	$(BIN)/python -m studies.field --data $(DATA) --small --out runs/field-results
 
-# writes the golden loss curves anew; look at the difference before you commit it
+# writes the golden loss curves and the specs of published tables again; look at the difference before you commit it
 golden: $(READY)
-	$(BIN)/python -m pytest tests/golden --golden-write
+	$(BIN)/python -m pytest tests/golden tests/lab/recipes/test_specs.py --golden-write
 
 # an hour: kills during writes, generated inputs and faults of the file system, with a summary in results/soak;
 # python -m tests.soak --help lists options for fewer

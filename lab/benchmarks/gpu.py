@@ -27,6 +27,7 @@ from holdfast.data.batches import Batches, Examples
 from holdfast.data.splits import Part
 from holdfast.data.synthetic import world
 from holdfast.engines.local import Local
+from holdfast.engines.work import run_all
 from holdfast.methods.captured import captured_steps
 from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Optimizer, OptimizerSettings
@@ -42,7 +43,6 @@ from holdfast.train.fit import train_step
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import Request, resolve
 from holdfast.train.settings import make_spec
-from holdfast.train.work import run_all
 from holdfast.train.workspace import Workspace
 from lab.benchmarks.harness import Result, attempt, one_thread, random_images, seconds
 

@@ -92,10 +92,11 @@ def _domains(domain: np.ndarray) -> list[str]:
 
 def baselines_seconds(data: pd.DataFrame, only: str = "") -> float:
     """Return the CPU time of all runs of the simple baselines of a comparison, one seed, including preparation."""
-    from holdfast.train.baselines import baseline_specs
-    from holdfast.train.run import run_episode
+    from holdfast.train.run import train_and_save
     from holdfast.train.settings import make_spec
-    from holdfast.train.workspace import Workspace, training_data
+    from holdfast.train.slate import baseline_specs
+    from holdfast.train.training_data import training_data
+    from holdfast.train.workspace import Workspace
 
     encoder = "bilstm" if "text" in data else "tabular"
     with ExitStack() as stack:
@@ -109,7 +110,7 @@ def baselines_seconds(data: pd.DataFrame, only: str = "") -> float:
             for spec in baseline_specs(base, dataset, [0]):
                 for episode in workspace.episodes(spec):
                     if only in spec.method:
-                        run_episode(spec, episode, workspace)
+                        train_and_save(spec, episode, workspace)
 
         return _cpu_seconds(runs)
 

@@ -90,7 +90,7 @@ def measure(path: str) -> dict[str, float]:
     from holdfast.auditing.audit import audit
     from holdfast.data.batches import prepare
     from holdfast.nn.backbones.tabular import Tabular
-    from holdfast.train.workspace import training_data
+    from holdfast.train.training_data import training_data
 
     measured, began = {"before": float(_memory())}, time.perf_counter()
     start = time.process_time()

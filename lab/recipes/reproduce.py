@@ -9,6 +9,7 @@ from holdfast.core.errors import Absent, BadInput
 from holdfast.core.files import cache_folder
 from holdfast.data.dataset import SPLITS, Dataset, join
 from holdfast.data.splits import rows_by_domain
+from holdfast.engines.work import run_all
 from holdfast.record import RunRecord
 from holdfast.report.page import write_report
 from holdfast.spec import Spec
@@ -18,8 +19,8 @@ from holdfast.train.jobs import Engine
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import Request, resolve, seed_list
 from holdfast.train.slate import exclusion_reason, training_domains
-from holdfast.train.work import run_all
-from holdfast.train.workspace import Workspace, choose_device, training_data
+from holdfast.train.training_data import training_data
+from holdfast.train.workspace import Workspace, choose_device
 from lab.recipes.measure import Measurement, TableJob, gain_remarks, jobs_for, measure, remarks
 from lab.recipes.recipe import Key, Recipe, load_recipe
 from lab.recipes.specs import SpecBuilder

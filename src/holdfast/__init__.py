@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from holdfast.data.dataset import Dataset
     from holdfast.data.load import load_data
     from holdfast.data.synthetic import world
+    from holdfast.engines.work import launch
     from holdfast.estimator import DomainClassifier, DomainRegressor
-    from holdfast.folders.hub import push_to_hub
+    from holdfast.folders.card import push_to_hub
     from holdfast.monitor.watch import Watch, watch
     from holdfast.nn.graft.api import graft, grafted_parameters, load_graft, plain_state, save_graft, ungraft
     from holdfast.record import RunRecord
     from holdfast.search.sweep import Sweep, sweep
     from holdfast.spec import Spec
-    from holdfast.train.work import launch
 
 _HOME = {  # module -> public names
     "api": ("Comparison", "Fitted", "compare", "fit", "refit"),
@@ -38,12 +38,12 @@ _HOME = {  # module -> public names
     "data.synthetic": ("world",),
     "estimator": ("DomainClassifier", "DomainRegressor"),
     "adaptation.adapt": ("Adaptation", "Terms", "adapt"),
-    "folders.hub": ("push_to_hub",),
+    "folders.card": ("push_to_hub",),
     "adaptation.pretrain": ("Pretraining", "pretrain"),
     "monitor.watch": ("Watch", "watch"),
     "nn.graft.api": ("graft", "grafted_parameters", "load_graft", "plain_state", "save_graft", "ungraft"),
     "record": ("RunRecord",),
-    "train.work": ("launch",),
+    "engines.work": ("launch",),
     "search.sweep": ("Sweep", "sweep"),
     "spec": ("Spec",),
 }

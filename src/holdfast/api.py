@@ -16,38 +16,28 @@ from holdfast.core import parallel
 from holdfast.core.errors import BadInput, NothingFinished
 from holdfast.core.files import cache_folder, locked
 from holdfast.core.forking import import_aside
-from holdfast.core.stopping import Deadline, format_seconds, parse_duration
-from holdfast.data.dataset import Dataset
-from holdfast.data.readers.memory import Source
+from holdfast.core.stopping import Deadline, format_seconds
+from holdfast.data.readers.in_memory import Source
 from holdfast.data.sampling import sample_sizes
-from holdfast.defaults import LIMIT, first_sample, learns
+from holdfast.defaults import first_sample, learns
 from holdfast.engines.local import default_engine
+from holdfast.engines.work import work
 from holdfast.final_model import fit_with_rates
 from holdfast.final_model import refit as refit
 from holdfast.record import RunRecord
 from holdfast.report.page import write_report
 from holdfast.spec import Spec
-from holdfast.stats.labels import BASELINE, SIMPLE, Groups, is_collapsed, settings_key
+from holdfast.stats.labels import BASELINE, SIMPLE, is_collapsed, settings_key
 from holdfast.stats.summary import Summary, summarise
 from holdfast.train.analyses import analysis_notes, choose_analyses, data_notes
-from holdfast.train.board import (
-    Board,
-    Failure,
-    RateChoice,
-    final_rates,
-    rate_notes,
-)
+from holdfast.train.board import Board, RateChoice, final_rates, rate_notes
 from holdfast.train.comparison import Comparison as Comparison
+from holdfast.train.comparison import failure_notes, limit_sentence, reserve, sample_note, schedule_of, time_limit
 from holdfast.train.jobs import Engine
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import EXPERIMENT, Request, method_names, resolve, seed_list
-from holdfast.train.schedule import (
-    limit_sentence,
-    reserve,
-    schedule_of,
-)
-from holdfast.train.work import work
-from holdfast.train.workspace import Workspace, choose_device, training_data
+from holdfast.train.training_data import DataOptions
+from holdfast.train.workspace import Workspace, choose_device
 
 if TYPE_CHECKING:
     from holdfast.folders.format import SavedModel
@@ -113,50 +103,85 @@ def compare(
     With `skip_bad`, rows of a table with bad cells are left out and counted.
     """
     watch = watch or ProgressListener()
-    limit = LIMIT if budget is None else parse_duration(budget)
-    deadline = Deadline(limit, started=started)
-    watch.limit(lambda: None if math.isinf(limit) else deadline.left())
-    task = (settings or {}).get("task")
-    dataset = training_data(
-        data, task=task, columns=columns, data_dir=data_dir, examples=examples, unlabelled=unlabelled,
-        empty_labels=empty_labels, settings=settings, skip_bad=skip_bad,
+    source = DataOptions(
+        data, columns=columns, data_dir=data_dir, examples=examples, unlabelled=unlabelled, empty_labels=empty_labels,
+        skip_bad=skip_bad,
     )  # fmt: skip
-    analyses = choose_analyses(method_names(analyse), [task or dataset.task or Spec.task])
-    folder = cache_folder() if cache else None
-    workspace = Workspace(dataset, choose_device(device), folder, out=Path(out), analyse=tuple(analyses))
-    workspace.keep_outputs = combinations or model is not None
-    workspace.on_encoding = watch.encoding
-    source = _command_line(data, columns=columns, examples=examples, data_dir=data_dir)
-    if repeated := _repeated_note(dataset, _command_line(data, columns=columns, examples=None, data_dir=data_dir)):
-        workspace.notes.append(repeated)
-    numbers = seed_list(seeds)
     request = Request(
-        methods=method_names(methods), seeds=numbers[:1], encoder=encoder, tune=tune, plan=plan, select=select,
-        metric=metric, steps=steps, batch=batch, lr=lr, every=None if steps is None else max(1, min(25, steps // 4)),
-        settings=settings or {}, baselines=baselines, tested=True,
-        model=None if model is None else Path(model), model_settings=EXPERIMENT,
+        data=source, methods=method_names(methods), seeds=seed_list(seeds), encoder=encoder, tune=tune, plan=plan,
+        select=select, metric=metric, steps=steps, batch=batch, lr=lr,
+        every=None if steps is None else max(1, min(25, steps // 4)), settings=settings or {},
+        analyse=method_names(analyse), baselines=baselines, combinations=combinations, search_rate=search_rate,
+        tested=True, out=Path(out), device=device, cache=cache, model=None if model is None else Path(model),
+        model_settings=EXPERIMENT,
     )  # fmt: skip
-    specs = list({str(job.spec): job.spec for job in resolve(request, workspace)}.values())
-    watch.note(limit_sentence(limit, default=budget is None))
-    workspace.sizes = _sample_sizes(specs, workspace)
-    workspace.weight_limits = _weight_limits(specs, numbers) if combinations else {}
-    workspace.keep_states = model is not None
-    fixed = lr is not None or "lr" in (settings or {})
+    deadline = time_limit(budget, started, watch)
+    workspace = _load(request, watch)
+    specs = _plan(request, workspace, deadline)
+    watch.note(limit_sentence(deadline.seconds, default=budget is None))
+    board = _queue(specs, request, workspace, deadline, engine=engine, watch=watch)
+    _train(board, deadline, model=model is not None)
+    done = _summarise(board, request, deadline)
+    _report(done, source)
+    return done
+
+
+def _load(request: Request, watch: ProgressListener) -> Workspace:
+    """Read the data and return the context of its runs."""
+    from holdfast.auditing.repeated import repeated_note
+
+    assert request.data is not None
+    dataset = request.data.load(request.settings)
+    analyses = choose_analyses(request.analyse, [request.settings.get("task") or dataset.task or Spec.task])
+    workspace = Workspace(
+        dataset, choose_device(request.device), cache_folder() if request.cache else None, out=request.out,
+        analyse=tuple(analyses), keep_outputs=request.combinations or request.model is not None,
+        keep_states=request.model is not None, on_encoding=watch.encoding,
+    )  # fmt: skip
+    words = replace(request.data, examples=None).words()
+    if dataset.classes and (note := repeated_note(dataset, words)):
+        workspace.notes.append(note)
+    return workspace
+
+
+def _plan(request: Request, workspace: Workspace, deadline: Deadline) -> list[Spec]:
+    """Return the specs to compare, with the first seed; decide on samples of the rows and on stored weights."""
+    jobs = resolve(replace(request, seeds=request.seeds[:1]), workspace)
+    specs = list({str(job.spec): job.spec for job in jobs}.values())
+    workspace.sizes = _sample_sizes(specs, workspace, deadline)
+    workspace.weight_limits = _weight_limits(specs, request.seeds) if request.combinations else {}
+    return specs
+
+
+def _queue(
+    specs: Sequence[Spec], request: Request, workspace: Workspace, deadline: Deadline, *, engine: Engine | None,
+    watch: ProgressListener,
+) -> Board:  # fmt: skip
+    """Return the board that gives the runs of the specs to an engine in order of value."""
     engine = engine or default_engine(specs, steps=watch.wants_steps)
-    board = Board(
-        specs, numbers, workspace, limit=limit, engine=engine, watch=watch,
-        search=not fixed if search_rate is None else search_rate,
+    return Board(
+        specs, request.seeds, workspace, limit=deadline.seconds, search=request.searches_rates, engine=engine,
+        watch=watch,
     )  # fmt: skip
-    reserved = partial(reserve, board, limit=limit, model=model is not None, before=limit - deadline.left())
-    reserved = reserved if math.isfinite(limit) else lambda: 0.0
+
+
+def _train(board: Board, deadline: Deadline, *, model: bool) -> None:
+    """Work off the runs in order of value until the time is up, less what report and final model need."""
+    workspace, imports = board.workspace, None
+    limit, before = deadline.seconds, deadline.seconds - deadline.left()
+    reserved = partial(reserve, board, limit=limit, model=model, before=before) if math.isfinite(limit) else float
     workspace.deadline = deadline.earlier(reserved())
-    imports = None
-    for _ in work(board, workspace, watch=watch, engine=engine):
+    for _ in work(board, workspace, watch=board.watch, engine=board.engine):
         workspace.deadline.seconds = limit - reserved()
         imports = imports or import_aside(*LATER)
     if imports is not None:
         imports.join()
     workspace.deadline = Deadline()
+
+
+def _summarise(board: Board, request: Request, deadline: Deadline) -> Comparison:
+    """Combine the finished runs and return what they say."""
+    workspace, dataset, limit = board.workspace, board.workspace.dataset, deadline.seconds
     records = board.results()
     if not records:
         causes = "; ".join(dict.fromkeys(failure.cause for failure in board.failures))
@@ -166,33 +191,36 @@ def compare(
             f"no run could be completed: {causes}" if causes else
             f"no run was completed within {format_seconds(limit)}: use a larger --budget"
         )  # fmt: skip
-    if combinations:
+    if request.combinations:
         records += parallel.from_first(partial(_combined, records, workspace))
-    summary, choices = summarise(records, specs[0].metric), tuple(board.choices())
+    metric, choices = next(iter(board.specs.values())).metric, tuple(board.choices())
+    summary = summarise(records, metric)
     if summary.decision is not None:
         summary = summary.with_records(parallel.from_first(partial(_measured_coverage, summary, workspace)))
         summary = _with_final_rate(summary, choices)
-    groups = summary.every.groups
     schedule = schedule_of(board, seconds=time.monotonic() - deadline.started, limit=limit)
-    remarks = [
-        *analysis_notes(summary.records, analyses),
+    notes = [
+        *dataset.notes,
+        *workspace.notes,
+        *analysis_notes(summary.records, workspace.analyse),
         *failure_notes(board.failures),
-        *data_notes(analyses, dataset),
+        *data_notes(workspace.analyse, dataset),
         *(text for text in (schedule.note, sample_note(summary.shown.groups, len(dataset))) if text),
         *rate_notes(choices),
-        *(f"{label} is not chosen: {COLLAPSED}" for label, group in groups.items() if is_collapsed(group)),
+        *(f"{name} is not chosen: {COLLAPSED}" for name, runs in summary.every.groups.items() if is_collapsed(runs)),
     ]
-    notes = (*dataset.notes, *workspace.notes, *remarks)
-    report = Path(out) / "report.html"
-    if parallel.is_first():
-        source += [] if not source or not isinstance(unlabelled, str | Path) else ["--unlabelled", str(unlabelled)]
-        source += ["--empty-labels", empty_labels] if source and empty_labels != "error" else []
-        source += ["--skip-bad"] if source and skip_bad else []
-        write_report(summary, report, title=f"Holdfast: {dataset.name}", notes=notes, source=source)
+    assert request.out is not None
     return Comparison(
-        summary, report, dataset, notes, schedule, workspace.identical, choices,
+        summary, request.out / "report.html", dataset, tuple(notes), schedule, workspace.identical, choices,
         tuple(board.failures), deadline, board.workers,
     )  # fmt: skip
+
+
+def _report(done: Comparison, source: DataOptions) -> None:
+    """Write the report, which needs nothing but what the comparison found."""
+    if parallel.is_first():
+        title = f"Holdfast: {done.dataset.name}"
+        write_report(done.summary, done.report, title=title, notes=done.notes, source=source.report_words())
 
 
 @dataclass(frozen=True)
@@ -251,10 +279,10 @@ def fit(
     chosen = {"metric": options.pop("metric", metric), "method": method, "encoder": encoder, "tune": tune}
     check_folder(out)
     with locked(out) if parallel.is_first() else nullcontext():  # before the data is read, which may take long
-        dataset = training_data(
-            data, task=options.get("task"), columns=columns, data_dir=data_dir, examples=examples,
-            unlabelled=unlabelled, empty_labels=empty_labels, settings=options, skip_bad=skip_bad,
-        )  # fmt: skip
+        dataset = DataOptions(
+            data, columns=columns, data_dir=data_dir, examples=examples, unlabelled=unlabelled,
+            empty_labels=empty_labels, skip_bad=skip_bad,
+        ).load(options)  # fmt: skip
         chosen |= {name: options.pop(name) for name in chosen if name in options}
         words: Sequence[str] = ()
         if pretrain_steps:
@@ -278,31 +306,7 @@ def fit(
     return Fitted(trained.model, out, trained.record, used, valid, rate, notes)
 
 
-def failure_notes(failures: Sequence[Failure]) -> list[str]:
-    """Return one sentence per method that failed, with its first cause."""
-    first: dict[str, Failure] = {}
-    for failure in failures:
-        first.setdefault(failure.unit.name, failure)
-    return [f"{name} failed ({each.episode or 'before its first run'}): {each.cause}" for name, each in first.items()]
-
-
-def sample_note(groups: Groups, total: int) -> str:
-    """Return a sentence on the rows that methods were trained and tested on, if these are not all."""
-    sizes = {label: group[0].spec.get("rows") or total for label, group in groups.items()}
-    if set(sizes.values()) <= {total}:
-        return ""
-    by_size: dict[int, list[str]] = {}
-    for label, rows in sizes.items():
-        by_size.setdefault(rows, []).append(label)
-    texts = [
-        f"{rows:,} rows for {', '.join(label.removesuffix(f' ({rows:,} rows)') for label in labels)}"
-        for rows, labels in sorted(by_size.items())
-        if rows < total
-    ]
-    return f"trained and tested on a stratified sample of the {total:,} rows: {'; '.join(texts)}"
-
-
-def _sample_sizes(specs: Sequence[Spec], workspace: Workspace) -> tuple[int, ...]:
+def _sample_sizes(specs: Sequence[Spec], workspace: Workspace, deadline: Deadline) -> tuple[int, ...]:
     """Return the numbers of rows of nested samples; all rows only for streams and where the user set a number."""
     total = len(workspace.dataset)
     spec = next((each for each in specs if each.method not in SIMPLE), specs[0])
@@ -312,6 +316,7 @@ def _sample_sizes(specs: Sequence[Spec], workspace: Workspace) -> tuple[int, ...
     first = first_sample(
         kind, tuned=learns(entry, spec.tune), pretrained=entry.pretrained, device=workspace.device.type,
         tokens=spec.encoder_args.get("length") or 0,
+        spent=0.0 if math.isinf(deadline.seconds) else 1 - deadline.left() / deadline.seconds,
     )  # fmt: skip
     return sample_sizes(total, first)
 
@@ -364,20 +369,3 @@ def _measured_coverage(summary: Summary, workspace: Workspace) -> dict[str, RunR
         if record.id in measured and measured[record.id].stages != record.stages:
             measured[record.id].save(workspace.out / "records")
     return measured
-
-
-def _repeated_note(dataset: Dataset, source: Sequence[str]) -> str:
-    from holdfast.auditing.repeated import repeated_note
-
-    return repeated_note(dataset, source) if dataset.classes else ""
-
-
-def _command_line(
-    data: Source, *, columns: Mapping[str, str] | None, examples: int | None, data_dir: Path | None
-) -> list[str]:
-    """Return the words that name the data on the command line; empty for data from memory."""
-    if not isinstance(data, str | Path):
-        return []
-    words = [str(data), *(word for pair in (columns or {}).items() for word in ("--column", "=".join(pair)))]
-    words += [] if examples is None else ["--examples", str(examples)]
-    return words + ([] if data_dir is None else ["--data-dir", str(data_dir)])

@@ -26,11 +26,10 @@ from holdfast.spec import Spec
 from holdfast.stats.decision import Decision
 from holdfast.stats.labels import BASELINE, COMBINED, SIMPLE, SOUP, grouped
 from holdfast.train.board import ALL_DOMAINS, RateChoice, final_rates, is_searchable, score_of
-from holdfast.train.comparison import Comparison
+from holdfast.train.comparison import MODEL_FACTOR, Comparison, model_seconds
 from holdfast.train.progress import ProgressListener
 from holdfast.train.queue import FACTORS
 from holdfast.train.resolve import EXPERIMENT
-from holdfast.train.schedule import MODEL_FACTOR, model_seconds
 from holdfast.train.workspace import Workspace, choose_device
 
 if TYPE_CHECKING:

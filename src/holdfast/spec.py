@@ -10,6 +10,10 @@ CHECKED = (int, float, str, bool)
 RATE_PARTS = ("neck", "head", "router", "experts", "critic", "memory")  # parts that may have their own learning rate
 AVERAGES = ("none", "moving", "swad")
 COMPILE = ("auto", "off")
+LATER = (  # settings that older records lack: left out where they have no effect
+    "processes", "rows", "domains_per_step", "average", "decay", "compile", "predict", "task_args", "predict_args",
+    "searched", "lr_args",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,24 +87,10 @@ class Spec:
     def json(self) -> dict[str, Any]:
         """Return the form that records store; settings without effect that older records lack are left out."""
         values = asdict(self)
-        if not self.task_args:
-            del values["task_args"]
-        if self.predict == Spec.predict:
-            del values["predict"]
-        if not self.predict_args:
-            del values["predict_args"]
-        if self.processes == 1:
-            del values["processes"]
-        for name in ("searched", "rows", "domains_per_step"):
-            if not values[name]:
-                del values[name]
         values["lr_args"] = {part: float(factor) for part, factor in self.lr_args.items() if factor != 1}
-        if not values["lr_args"]:
-            del values["lr_args"]
-        if self.decay == "all" or not self.weight_decay:
-            del values["decay"]
-        if self.average == "none":
-            del values["average"]
-        if self.compile == Spec.compile:
-            del values["compile"]
-        return values
+        if not self.weight_decay:
+            values["decay"] = Spec.decay
+        return {name: value for name, value in values.items() if name not in LATER or value != DEFAULTS[name]}
+
+
+DEFAULTS = asdict(Spec(data="", fingerprint=""))

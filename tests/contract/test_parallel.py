@@ -11,7 +11,7 @@ import torch.multiprocessing as mp
 from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.train.resume import Saver
-from holdfast.train.run import run_episode
+from holdfast.train.run import train_and_save
 from holdfast.train.workspace import Workspace
 from tests.contract import distributed
 
@@ -102,7 +102,7 @@ def test_only_the_first_process_writes(pair):
 def test_resuming_with_another_number_of_processes_is_an_error(pair):
     spec, workspace = distributed.spec_of("erm", "leave-one-out", 3), Workspace(distributed.DATA, cache=None)
     with pytest.raises(BadInput, match=r"written by 2 processes.*resume with 2 processes"):
-        run_episode(spec, workspace.episodes(spec)[0], replace(workspace, out=pair[1] / "interrupted0"))
+        train_and_save(spec, workspace.episodes(spec)[0], replace(workspace, out=pair[1] / "interrupted0"))
     (checkpoint,) = (pair[1] / "interrupted0" / "checkpoints").glob("*.safetensors")
     assert Saver(None).load() is None
     assert checkpoint.exists()

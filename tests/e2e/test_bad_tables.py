@@ -10,7 +10,7 @@ import pytest
 from holdfast.auditing.columns import column_facts
 from holdfast.auditing.examples import Examples
 from holdfast.core.errors import BadInput
-from holdfast.train.workspace import training_data
+from holdfast.train.training_data import training_data
 
 ROWS = 120
 

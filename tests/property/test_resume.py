@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from holdfast import catalog
 from holdfast.data.synthetic import world
+from holdfast.engines.work import launch
 from holdfast.train.resume import Saver
 from holdfast.train.run import record_path, train
 from holdfast.train.settings import make_spec
-from holdfast.train.work import launch
 from holdfast.train.workspace import Workspace
 from tests.interrupted import Killed, killer
 

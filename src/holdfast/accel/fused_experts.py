@@ -138,7 +138,9 @@ class FusedExperts(torch.autograd.Function):
         narrow = weights._replace(up=up, down=down)
         gradients = backward(config, mask, rows, narrow, saved, *grads, needs_u=needs[0])
         pairs = zip(gradients, (u, *weights), strict=True)
-        by_u, *by_weights = (None if grad is None else grad.to(tensor.dtype) for grad, tensor in pairs)
+        by_u, *by_weights = (
+            None if grad is None or tensor is None else grad.to(tensor.dtype) for grad, tensor in pairs
+        )
         return by_u, None, None, None, None, *by_weights
 
 

@@ -50,7 +50,7 @@ class Graph(NamedTuple):
 
 
 class GraphTable(Generic[G]):
-    """The recorded graphs used last, by a key of all that they depend on besides values."""
+    """Captured graphs by a key of all that they depend on besides values; those used last are kept."""
 
     def __init__(self) -> None:
         self.graphs = OrderedDict[Hashable, G]()

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.catalog.analyses import ANALYSES
 from holdfast.catalog.augmentations import AUGMENTATIONS, DEFAULT_AUGMENTATION
 from holdfast.catalog.datasets import DATASETS
-from holdfast.catalog.encoders import CPU_ENCODER, DEFAULT_ENCODER, ENCODERS, PREFERRED_ENCODER
+from holdfast.catalog.encoders import ENCODERS
 from holdfast.catalog.entry import EncoderEntry, Entry, MethodEntry, Part
 from holdfast.catalog.heads import HEADS
 from holdfast.catalog.methods import METHODS
@@ -23,18 +23,18 @@ from holdfast.catalog.plugins import (
 )
 from holdfast.catalog.predictions import PREDICTIONS
 from holdfast.catalog.protocols import PLANS, SELECTIONS, TASKS
-from holdfast.core.errors import BadInput, unknown
-from holdfast.core.laboratory import laboratory_error
+from holdfast.core.errors import BadInput, laboratory_error, unknown
 from holdfast.core.packages import PACKAGED
 from holdfast.core.settings import type_error, without_retired
-from holdfast.defaults import training_defaults
+from holdfast.defaults import PREFERRED_ENCODER, default_encoder, training_defaults
 from holdfast.spec import Spec
 
 __all__ = [
     "ANALYSES", "AUGMENTATIONS", "DATASETS", "ENCODERS", "HEADS", "METHODS", "NECKS", "PLANS", "PREDICTIONS",
     "SECTIONS", "SELECTIONS", "TASKS", "Entry", "build", "build_neck", "buildable_names", "check_settings",
-    "check_spec", "check_task", "default_note", "describe", "incompatibility", "lookup", "no_settings_error",
-    "register_dataset", "register_encoder", "register_method", "resolve_augmentation", "resolve_encoder", "unwrap",
+    "check_spec", "check_task", "default_note", "describe", "incompatibility", "inner_method", "lookup",
+    "no_settings_error", "register_dataset", "register_encoder", "register_method", "resolve_augmentation",
+    "resolve_encoder", "unwrap",
     "user_parts",
 ]  # fmt: skip
 
@@ -73,6 +73,11 @@ def unwrap(section: str, name: str) -> list[tuple[str, Any]]:
         wrappers = [other.removesuffix("(METHOD)") for other in SECTIONS[section] if other.endswith("(METHOD)")]
         raise unknown(f"{_singular(section)} wrapper", match[1], wrappers)
     return [(match[1], SECTIONS[section][wrapper]), *unwrap(section, match[2])]
+
+
+def inner_method(name: str) -> Any:
+    """Return the class of a method without its wrappers; with `full_batch`, a solver fits all examples at once."""
+    return unwrap("methods", name)[-1][1].load()
 
 
 def check_settings(section: str, name: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -151,11 +156,11 @@ def resolve_encoder(kind: str, name: str, task: str = "classify", *, cpu: bool =
     if name == "auto":
         name = str(lookup("tasks", task).defaults.get("encoder", name))
     if name == "auto":
-        if kind not in DEFAULT_ENCODER:
-            raise BadInput(f"{kind} data has no default encoder: choose one with --encoder")
         preferred = PREFERRED_ENCODER.get(kind)
-        default = (CPU_ENCODER if cpu else DEFAULT_ENCODER)[kind]
-        return preferred if preferred and PACKAGED[preferred].paths() else default
+        default = default_encoder(kind, cpu=cpu, preferred=preferred is not None and bool(PACKAGED[preferred].paths()))
+        if default is None:
+            raise BadInput(f"{kind} data has no default encoder: choose one with --encoder")
+        return default
     entry = lookup("encoders", name)
     if isinstance(entry, EncoderEntry) and entry.takes != kind:
         discover("encoders")
@@ -169,7 +174,7 @@ def resolve_encoder(kind: str, name: str, task: str = "classify", *, cpu: bool =
 def default_note(kind: str, name: str, task: str = "classify", *, cpu: bool = False) -> str:
     """Return how to install the better default encoder if `auto` would prefer one, or an empty string."""
     preferred = PREFERRED_ENCODER.get(kind, "")
-    default = (CPU_ENCODER if cpu else DEFAULT_ENCODER).get(kind)
+    default = default_encoder(kind, cpu=cpu, preferred=False)
     if name != "auto" or not preferred or resolve_encoder(kind, name, task, cpu=cpu) != default:
         return ""
     package = PACKAGED[preferred]

@@ -117,9 +117,3 @@ SIMPLE_ENCODER = {
     "text": "tfidf", "vector": "features", "image": "pixels", "graph": "wl", "table": "columns",
     "mixed": "mixed-columns",
 }  # fmt: skip
-DEFAULT_ENCODER = {
-    "text": "minilm", "vector": "mlp", "image": "resnet18", "graph": "gin", "table": "tabular", "mixed": "mixed",
-}  # fmt: skip
-# without a GPU, on which a step of larger networks takes seconds
-CPU_ENCODER = {**DEFAULT_ENCODER, "image": "cnn"}
-PREFERRED_ENCODER = {"image": "efficientnet-lite0"}  # the default where its package is installed

@@ -124,9 +124,9 @@ class EncoderEntry(Part):
     pretrained: bool = False  # its weights do not depend on the seed or the training data
     defaults: Mapping[str, Any] = field(default_factory=dict)  # run settings for fine-tuning it
     packaged: str = ""  # name in `core.packages.PACKAGED` of the package with its weights
-    tune: str = ""  # default tuning mode; if empty, `training.default_tune` decides
+    tune: str = ""  # default tuning mode; if empty, `defaults.default_tune` decides
     cpu: Mapping[str, Any] = field(default_factory=dict)  # defaults of a machine without a GPU, where they are smaller
-    fewest_steps: int = 0  # of a run on few examples; 0 is `training.FEWEST`
+    fewest_steps: int = 0  # of a run on few examples; 0 is `defaults.FEWEST`
     cpu_sides: tuple[int, ...] = ()  # pixels per side there: the first one that images do not exceed, or the last
 
 

@@ -2,10 +2,10 @@
 
 from holdfast.catalog.entry import Entry, TaskEntry
 
-_PLANS = {  # class in holdfast.train.plans unless it names another module, description
+_PLANS = {  # class in holdfast.train.plans, description
     "leave-one-out": ("LeaveOneOut", "train on all domains but one and score that one, for every domain"),
     "leave-groups-out": (
-        "groups:LeaveGroupsOut", "hold out groups of domains and score each domain once: for more than 8 domains"),
+        "LeaveGroupsOut", "hold out groups of domains and score each domain once: for more than 8 domains"),
     "cross-dataset": ("CrossDataset", "train on some domains and score the named target domains"),
     "single-source": ("SingleSource", "train on one domain and score all others, for every domain"),
     "given": ("GivenSplit", "the split of the data: rows marked train, valid and test in any domain"),
@@ -23,10 +23,7 @@ _SELECTIONS = {  # function in holdfast.train.select, description
     "current-domain": ("current_domain", "held-out rows of the domains of the current stage"),
     "last": ("last", "the last step"),
 }  # fmt: skip
-PLANS = {
-    name: Entry(f"holdfast.train.{plan if ':' in plan else f'plans:{plan}'}", about)
-    for name, (plan, about) in _PLANS.items()
-}
+PLANS = {name: Entry(f"holdfast.train.plans:{plan}", about) for name, (plan, about) in _PLANS.items()}
 SELECTIONS = {
     name: Entry(f"holdfast.train.select:{function}", about) for name, (function, about) in _SELECTIONS.items()
 }

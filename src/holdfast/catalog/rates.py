@@ -3,13 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast import defaults
 from holdfast.core.errors import BadInput
-from holdfast.defaults import NEW_PARTS
 from holdfast.spec import RATE_PARTS, Spec
-
-FITTED = ("neck", "head", "memory")  # before the encoder is trained, with the tuning mode lp-ft
-PRETRAINED_HEADS = ("vocabulary", "words")  # they come with the encoder, so that they are not new parts
-DECAY = "weights"  # default of new specs; a spec without the setting has `all`
 
 
 def rate_parts(spec: Spec) -> tuple[str, ...]:
@@ -25,23 +21,18 @@ def rate_parts(spec: Spec) -> tuple[str, ...]:
 
 
 def default_rates(spec: Spec) -> dict[str, float]:
-    """Return the default factor per part: new parts learn faster than a pretrained encoder that is tuned."""
+    """Return the default factor per part."""
     from holdfast.catalog import lookup
 
-    pretrained = "lr_args" in lookup("encoders", spec.encoder).defaults or bool(spec.encoder_args.get("weights"))
-    equal = spec.tune == "frozen" or spec.tune.startswith("lora:")  # adapters are new parts too
-    known = {} if equal or not pretrained else dict(NEW_PARTS)
-    for name in FITTED if spec.tune == "lp-ft" else ("head",) if spec.head in PRETRAINED_HEADS else ():
-        known.pop(name, None)
-    return {name: known.get(name, 1.0) for name in rate_parts(spec)}
+    return defaults.default_rates(spec, lookup("encoders", spec.encoder), rate_parts(spec))
 
 
 def changed_rates(spec: Mapping[str, Any]) -> dict[str, float]:
     """Return `lr.NAME` for the factors in which a recorded spec differs from the defaults."""
     factors = spec.get("lr_args", {})
     try:
-        defaults = default_rates(Spec(**spec))
+        known = default_rates(Spec(**spec))
     except BadInput:  # a part that this installation does not have, such as an encoder of a plug-in
-        defaults = dict.fromkeys(factors, 1.0)
-    rates = {part: (factors.get(part, 1.0), default) for part, default in defaults.items()}
+        known = dict.fromkeys(factors, 1.0)
+    rates = {part: (factors.get(part, 1.0), default) for part, default in known.items()}
     return {f"lr.{part}": factor for part, (factor, default) in rates.items() if factor != default}

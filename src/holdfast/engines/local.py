@@ -31,26 +31,22 @@ from holdfast.core.errors import BadInput
 from holdfast.core.forking import ForkedProcess, ForkServer, cores, environment, shared_server
 from holdfast.core.stopping import TIME
 from holdfast.engines.gpu import Capacity, gpu_variable, max_workers, mps_daemon, with_share
-from holdfast.record import RunRecord
-from holdfast.spec import Spec
-from holdfast.train.jobs import (
+from holdfast.engines.work import (
     MAX_ATTEMPTS,
-    Engine,
-    Failed,
     Fill,
     InputCache,
-    Job,
-    NextJob,
-    Outcome,
-    Outcomes,
-    Stopped,
+    InThisProcess,
+    check_signal,
+    limited_threads,
+    run_here,
     unimportable,
-    worker_workspace,
 )
+from holdfast.record import RunRecord
+from holdfast.spec import Spec
+from holdfast.train.jobs import Engine, Failed, Job, NextJob, Outcome, Outcomes, Stopped
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resume import stop_at_signal
 from holdfast.train.run import is_small
-from holdfast.train.work import InThisProcess, check_signal, limited_threads, run_here
 from holdfast.train.workspace import Workspace
 
 STOP_SECONDS = 60.0  # time that a worker has to finish its step and save, after a signal
@@ -96,9 +92,8 @@ def default_engine(specs: Sequence[Spec], *, steps: bool = False) -> Engine:
 
     With `steps`, a listener needs every step, which runs in other processes do not report.
     """
-    targets = [entry.target for spec in specs for _, entry in catalog.unwrap("methods", spec.method)]
-    own = any(target.startswith("__main__:") or "<locals>" in target for target in targets)
-    return Local(1 if own or steps or parallel.world_size() > 1 else 0)
+    alone = steps or parallel.world_size() > 1 or any(map(unimportable, specs))
+    return Local(1 if alone else 0)
 
 
 def parse_jobs(text: str) -> Local:
@@ -197,7 +192,7 @@ class _Pool:
             worker = self.start(next(i for i in range(self.limit + 1) if i not in used), alone, wide)
             self.workers.append(worker)
         limit = max(time.monotonic(), time.monotonic() + self.deadline.left()) + GRACE
-        (worker.fill if fills else worker.begin)(job, limit=limit)
+        worker.begin(job, limit=limit, fills=fills)
 
     def _starter(self, stack: ExitStack, job: Job) -> Callable[[int, bool, bool], _Worker]:
         """Return the function that starts the worker with an index, alone or next to others, or with all cores."""
@@ -205,14 +200,14 @@ class _Pool:
         server = shared_server(WORKER)
         if server is not None:
             server.load(_modules(job, self.workspace.device))
-        content = pickle.dumps(worker_workspace(self.workspace, threads=threads))
+        content = pickle.dumps(self.workspace.for_worker(threads=threads))
         variables = stack.enter_context(mps_daemon(self.workspace.device, self.limit))
 
         def start(index: int, alone: bool, wide: bool) -> _Worker:
             own = variables if alone else with_share(variables, self.capacity.count)
             count = cores() if wide else threads  # libraries keep the number that they start with
             own = {**environment(count), **gpu_variable(self.workspace.device, index), **own}
-            sent = pickle.dumps(worker_workspace(self.workspace, threads=count)) if wide else content
+            sent = pickle.dumps(self.workspace.for_worker(threads=count)) if wide else content
             return _Worker(sent, index, variables=own, server=shared_server(WORKER))
 
         return start
@@ -332,18 +327,13 @@ class _Worker:
         self.sender = threading.Thread(target=_send_all, args=(self.connection, self.messages), daemon=True)
         self.sender.start()
 
-    def begin(self, job: Job, *, limit: float) -> None:
-        """Send a job; the worker is killed if it still runs at the limit."""
-        self._send(job, job, limit)
-
-    def fill(self, job: Job, *, limit: float) -> None:
-        """Let the worker compute the inputs of a job."""
-        self._send(job, Fill(job), limit)
-
-    def _send(self, job: Job, request: Job | Fill, limit: float) -> None:
-        self.job, self.limit, self.ending, self.fills = job, limit, False, request is not job
+    def begin(self, job: Job, *, limit: float, fills: bool = False) -> None:
+        """Send a job, or a request for its inputs; the worker is killed if it still runs at the limit."""
+        self.job, self.limit, self.ending, self.fills = job, limit, False, fills
         self.began = time.monotonic()
-        self.messages.put(pickle.dumps(request))  # `send` would share memory of tensors, which works with children only
+        self.messages.put(
+            pickle.dumps(Fill(job) if fills else job)
+        )  # `send` would share memory of tensors, which works with children only
 
     def end_run(self) -> None:
         """Let the worker save and end its run, because the time is up; it is killed if that takes too long."""

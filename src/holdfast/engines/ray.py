@@ -13,22 +13,9 @@ from typing import Any
 
 from holdfast.core.errors import BadInput, one_line
 from holdfast.core.stopping import TIME, Deadline, Interrupted, reason_to_stop, stop
+from holdfast.engines.work import MAX_ATTEMPTS, InputCache, StepReporter, outcome_of, unimportable
 from holdfast.record import RunRecord
-from holdfast.train.jobs import (
-    MAX_ATTEMPTS,
-    Engine,
-    Failed,
-    InputCache,
-    Job,
-    NextJob,
-    Outcome,
-    Outcomes,
-    StepReporter,
-    Stopped,
-    run_job,
-    unimportable,
-    worker_workspace,
-)
+from holdfast.train.jobs import Engine, Failed, Job, NextJob, Outcome, Outcomes, Stopped
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resume import stop_at_signal
 from holdfast.train.workspace import Workspace
@@ -64,7 +51,7 @@ class Ray(Engine):
         with _connected(self.address) as ray, stop_at_signal():
             self._check(ray, gpus)
             task = ray.remote(_task).options(num_cpus=self.cpus, num_gpus=gpus, max_retries=MAX_ATTEMPTS - 1)
-            shared = worker_workspace(workspace, threads=threads, device=device)
+            shared = workspace.for_worker(threads=threads, device=device)
             cache = InputCache(workspace) if device == workspace.device.type else None
             yield from _Driver(ray, task, shared, watch, cache, slots=self._slots(ray, gpus)).run(next_job)
 
@@ -191,7 +178,7 @@ def _task(job: Job, workspaces: list[Any], channel: StepChannel, seconds: float)
     workspace.deadline = Deadline(seconds)  # by the clock of the node
     with stop_at_signal():  # Ray cancels a task with SIGINT: it saves and ends
         try:
-            return run_job(job, workspace, tick=tick)
+            return outcome_of(job, workspace, tick=tick)
         except Interrupted:
             return Stopped()
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from holdfast.catalog.rates import DECAY, changed_rates
+from holdfast.catalog.rates import changed_rates
+from holdfast.defaults import DECAY
 from holdfast.record import RunRecord
 from holdfast.spec import Spec
 from holdfast.stats.labels import is_combined

@@ -20,10 +20,11 @@ import numpy as np
 
 from holdfast.core.errors import BadInput, NothingFinished
 from holdfast.core.files import cache_folder, write_text
-from holdfast.core.stopping import Deadline, format_seconds, parse_duration
-from holdfast.data.readers.memory import Source
-from holdfast.defaults import FEW_DOMAINS, LIMIT
+from holdfast.core.stopping import format_seconds
+from holdfast.data.readers.in_memory import Source
+from holdfast.defaults import FEW_DOMAINS
 from holdfast.engines.local import default_engine
+from holdfast.engines.work import run_all
 from holdfast.record import LOWER_IS_BETTER, RunRecord, paths, run_id
 from holdfast.report.page import write_report
 from holdfast.search.space import make_sampler, space_of
@@ -31,16 +32,15 @@ from holdfast.spec import Spec
 from holdfast.stats.selection import CRITERIA, Choice, choose, overall, trial
 from holdfast.stats.summary import Summary, summarise
 from holdfast.stats.table import flat_table
+from holdfast.train.comparison import REPORT_SHARE, limit_sentence, time_limit
 from holdfast.train.jobs import Engine, Failed, Job
-from holdfast.train.plan import Episode
-from holdfast.train.progress import ProgressListener
+from holdfast.train.plan import MIN_ROWS, Episode
+from holdfast.train.progress import Forwarding, ProgressListener
 from holdfast.train.resolve import EXPERIMENT, Request, check_records, method_names, resolve, seed_list
-from holdfast.train.schedule import REPORT_SHARE, limit_sentence
 from holdfast.train.settings import make_spec
 from holdfast.train.slate import choose_methods
-from holdfast.train.small import MIN_ROWS
-from holdfast.train.work import run_all
-from holdfast.train.workspace import Workspace, choose_device, training_data
+from holdfast.train.training_data import DataOptions
+from holdfast.train.workspace import Workspace, choose_device
 
 NOT_IN_CONFIG = ("data", "fingerprint", "seed", "plan", "plan_args", "select", "precision")
 FOLDS = "leave-one-domain-out"
@@ -145,17 +145,14 @@ def sweep(
     Settings that the caller passes are fixed and not searched. `budget` and `started` are those of `compare`: when the
     time is up, the trials that have finished are compared. With `skip_bad`, rows with bad cells are left out.
     """
-    limit = LIMIT if budget is None else parse_duration(budget)
-    deadline = Deadline(limit, started=started)
     watch = watch or ProgressListener()
-    watch.limit(lambda: None if math.isinf(limit) else deadline.left())
+    deadline = time_limit(budget, started, watch)
+    limit = deadline.seconds
     if trials < 1:
         raise BadInput(f"--trials must be at least 1, got {trials}: trial 0 has the default settings")
     make_sampler(sampler, {})  # an unknown name or a missing package is reported before the data is read
-    task = (settings or {}).get("task")
-    dataset = training_data(
-        data, task=task, columns=columns, data_dir=data_dir, examples=examples, settings=settings, skip_bad=skip_bad
-    )
+    source = DataOptions(data, columns=columns, data_dir=data_dir, examples=examples, skip_bad=skip_bad)
+    dataset = source.load(settings or {})
     workspace = Workspace(dataset, choose_device(device), cache_folder() if cache else None, out=Path(out))
     names, numbers = method_names(methods), seed_list(seeds)
     if not numbers or not names:
@@ -248,14 +245,12 @@ def _write_config(spec: Spec, out: Path) -> Path:
     return write_text(out / f"best-{name}.json", json.dumps(config, indent=1) + "\n")
 
 
-class _StartOnce(ProgressListener):
+class _StartOnce(Forwarding):
     """Reports the number of runs of all rounds when the first round starts."""
 
-    def __init__(self, watch: ProgressListener | None, rounds: int) -> None:
-        self.watch, self.rounds, self.started = watch or ProgressListener(), rounds, False
-        self.begin, self.step, self.end = self.watch.begin, self.watch.step, self.watch.end
-        self.encoding, self.worker_steps = self.watch.encoding, self.watch.worker_steps
-        self.note, self.limit, self.unit = self.watch.note, self.watch.limit, self.watch.unit
+    def __init__(self, watch: ProgressListener, rounds: int) -> None:
+        super().__init__(watch)
+        self.rounds, self.started = rounds, False
 
     def start(self, total: int, finished: int) -> None:
         if not self.started:

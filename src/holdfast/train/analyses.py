@@ -1,13 +1,23 @@
-"""Which analyses to make of runs, and notes on those that are missing from their records."""
+"""Analyses of trained runs: which to make, making them, and notes on those that are missing from records."""
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from holdfast import catalog
 from holdfast.catalog.entry import TOKEN_TASKS, Entry
-from holdfast.core.errors import BadInput
-from holdfast.core.laboratory import laboratory_error
-from holdfast.data.dataset import Dataset
+from holdfast.core.errors import BadInput, laboratory_error
 from holdfast.record import RunRecord
+from holdfast.spec import Spec
+
+if TYPE_CHECKING:  # reports are drawn without torch
+    from holdfast.data.dataset import Dataset
+    from holdfast.data.splits import Part
+    from holdfast.nn.model import Model
+    from holdfast.train.assemble import Assembly
+    from holdfast.train.plan import Episode
 
 
 def choose_analyses(names: Iterable[str], tasks: Iterable[str] = ()) -> list[str]:
@@ -61,3 +71,31 @@ def report_notes(records: Sequence[RunRecord]) -> list[str]:
     needs = {name: catalog.lookup("analyses", name).needs for name in known if name in names}
     absent = (laboratory_error("analysis", name) for name in sorted(names.difference(known)))
     return missing_analysis_notes(records, needs) + [str(error) for error in absent if error]
+
+
+def analyse_run(
+    names: Sequence[str], assembly: Assembly, episode: Episode, spec: Spec, dataset: Dataset
+) -> dict[str, Any]:
+    """Analyse the last stage of a run: test rows of unseen domains, compared with training and validation rows."""
+    if not names:
+        return {}
+    from holdfast.analysis.views import collect_views  # imports transformers, which takes seconds
+
+    stage = episode.stages[-1]
+    trained = {part.domain for part in stage.train}
+    sources = [part for part in (*stage.train, *stage.valid) if part.domain in trained]
+    unseen = [part for part in stage.test if part.domain not in trained]
+    model, targets = assembly.deployed, unseen or stage.test
+    views = collect_views(
+        model, assembly.examples, sources, targets, seed=spec.seed, dataset=dataset,
+        score=partial(_score, assembly, model, spec.metric),
+    )  # fmt: skip
+    return {name: catalog.lookup("analyses", name).build(views, seed=spec.seed) for name in names}
+
+
+def _score(assembly: Assembly, model: Model, metric: str, part: Part) -> float | None:
+    """Return one metric of a part, computed by this process only, because analyses run in the first process."""
+    rows = assembly.examples.rows_of(part)
+    evaluate = partial(assembly.task.evaluate, model)
+    outputs = assembly.examples.map(evaluate, rows.numpy(), prediction_batch=model.prediction_batch, targets=True)
+    return assembly.task.scores(outputs, assembly.examples.targets(rows).cpu(), [metric])[metric]

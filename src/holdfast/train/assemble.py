@@ -23,12 +23,12 @@ from holdfast.methods.averaging import SWAD, MovingAverage
 from holdfast.methods.base import Method
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.methods.soup import Soup, WiseFT
-from holdfast.nn.adapters import adapter_rank, merge_adapters
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.small import Features, ImageBackbone
 from holdfast.nn.graft.insert import Attachable
 from holdfast.nn.growth import GrowsWords
-from holdfast.nn.model import Model, tune
+from holdfast.nn.model import Model
+from holdfast.nn.tuning import adapter_rank, merge_adapters, tune
 from holdfast.spec import Spec
 from holdfast.tasks.base import Structured, Task
 from holdfast.tasks.regress import Regress
@@ -84,10 +84,15 @@ class Assembly:
         examples = self.following.examples(method)
         return replace(self, method=method, encoder=backbone, examples=examples, learning_parameters=learning)
 
+    @property
+    def deployed(self) -> Model:
+        """The trained network, from examples as the method takes them to outputs."""
+        assert self.method is not None
+        return self.method.deployed
+
     def deploy(self) -> Model:
         """Return the trained network from raw inputs to outputs, including the encoder."""
-        assert self.method is not None
-        model = self.method.deployed
+        model = self.deployed
         if isinstance(model.backbone, Features) and not isinstance(self.encoder, Features):
             complete = Model(self.encoder, model.neck, model.head, precision=model.precision)
             complete.recall, complete.scale = model.recall, model.scale
@@ -122,7 +127,7 @@ def encodes(spec: Spec) -> bool:
 
 
 def _reads_inputs(spec: Spec) -> bool:
-    return catalog.unwrap("methods", spec.method)[-1][1].load().reads_inputs
+    return catalog.inner_method(spec.method).reads_inputs
 
 
 def try_build(spec: Spec, episode: Episode, workspace: Workspace) -> None:
@@ -175,7 +180,7 @@ def _encoder(spec: Spec, dataset: Dataset, rows: np.ndarray, trained: Model | No
 def _encoder_options(spec: Spec, dataset: Dataset) -> dict[str, Any]:
     """Return the settings of the encoder; a linear regression on counts has one column of their table per output."""
     entry = catalog.lookup("encoders", spec.encoder)
-    solved = catalog.unwrap("methods", spec.method)[-1][1].load().full_batch
+    solved = catalog.inner_method(spec.method).full_batch
     if not entry.sparse or not solved or "dimension" in spec.encoder_args:
         return spec.encoder_args
     outputs = len(catalog.build("tasks", spec.task, options=spec.task_args).outputs(dataset.classes))

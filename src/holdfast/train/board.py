@@ -13,7 +13,7 @@ from holdfast import catalog
 from holdfast.catalog.encoders import GENERAL
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
-from holdfast.defaults import FEWEST_OF_SAMPLE, default_length, learns
+from holdfast.defaults import default_length, fewest_of_sample, learns
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.spec import Spec
 from holdfast.stats.labels import BASELINE, CONSTANT, SIMPLE, settings_key
@@ -25,8 +25,6 @@ from holdfast.train.progress import ProgressListener
 from holdfast.train.queue import CHOSEN, Candidate, Finished, Unit, best_factors, next_units
 from holdfast.train.resolve import check_episode
 from holdfast.train.run import outputs_path, state_path, weights_path
-from holdfast.train.slate import is_simple
-from holdfast.train.work import InThisProcess, record_of
 from holdfast.train.workspace import Workspace
 
 MIN_STEPS = 100  # shorter runs do not show which rate is better
@@ -97,11 +95,10 @@ class Board:
 
     def __init__(
         self, specs: Sequence[Spec], seeds: Sequence[int], workspace: Workspace, *, limit: float, search: bool,
-        engine: Engine | None = None, watch: ProgressListener | None = None,
+        engine: Engine, watch: ProgressListener,
     ) -> None:  # fmt: skip
         """Plan the units of specs with the first seed; `search` tries other rates where an encoder learns."""
-        self.workspace, self.watch = workspace, watch or ProgressListener()
-        self.engine = engine or InThisProcess()
+        self.workspace, self.watch, self.engine = workspace, watch, engine
         self.workers = self.engine.workers(workspace.device)
         self.specs: dict[str, Spec] = {}
         # units are identified by name, so specs that differ in other settings get a number
@@ -111,7 +108,7 @@ class Board:
             self.specs[f"{name} #{same + 1}" if same else name] = spec
         candidates = [_candidate(name, spec, seeds, search=search) for name, spec in self.specs.items()]
         sizes = workspace.sizes or (len(workspace.dataset),)
-        self.request = queue.Request(tuple(candidates), sizes, limit)
+        self.slate = queue.Slate(tuple(candidates), sizes, limit)
         self.finished: dict[Unit, Finished] = {}
         self.records: dict[Unit, dict[str, RunRecord]] = {}  # of finished units, by episode
         self.failures: list[Failure] = []
@@ -125,7 +122,7 @@ class Board:
         """
         while True:
             # ask again after every change: a unit that has just finished may determine what comes next
-            units = next_units(self.finished, self.request)
+            units = next_units(self.finished, self.slate)
             # units without a waiting job are left to finish; one that needs all cores shares them with no other
             first = [each for each in units if each not in self.open or self.open[each].waiting][:2]
             first = first if all(self._at_once(each) > 1 for each in first) else first[:1]
@@ -146,6 +143,11 @@ class Board:
             self.units[job.id] = unit
             return job
 
+    def has_baseline(self) -> bool:
+        """Whether plain training has a result, or takes no part."""
+        names = {each.name for each in self.slate.having(queue.BASELINE)}
+        return not names or any(unit.name in names for unit in self.finished)
+
     def _read(self, units: Sequence[Unit]) -> bool:
         """Finish units of which an earlier command left all records, which takes no time; return whether there was one.
 
@@ -155,7 +157,7 @@ class Board:
         for unit in units:
             # a unit whose settings do not fit an episode left no records and is not reported now
             with suppress(BadInput):
-                if unit not in self.open and all(record_of(job, self.workspace) for job in self._jobs(unit)):
+                if unit not in self.open and all(job.record_in(self.workspace) for job in self._jobs(unit)):
                     self._begin(unit)
         return len(self.finished) > before
 
@@ -163,7 +165,7 @@ class Board:
         """Open a unit and read its finished records."""
         try:
             jobs = self._jobs(unit)
-            saved = [(job, record_of(job, self.workspace)) for job in jobs]
+            saved = [(job, job.record_in(self.workspace)) for job in jobs]
         except BadInput as error:
             # settings that do not fit an episode are a failure of this unit alone: the comparison continues
             self.failures.append(Failure(unit, "", str(error), "error"))
@@ -176,8 +178,7 @@ class Board:
 
     def _jobs(self, unit: Unit) -> list[Job]:
         """Return one job per episode of a unit."""
-        spec = sized(self.specs[unit.name], self._rows(unit), self.workspace)
-        spec = replace(spec, seed=unit.seed)
+        spec = self._spec(unit)
         if unit.factor not in (1.0, CHOSEN):
             spec = replace(spec, lr=spec.lr * unit.factor)
         # with CHOSEN, every episode has the rate that is best for its own target
@@ -203,11 +204,17 @@ class Board:
         return self.engine.at_once(self.specs[unit.name], self.workspace)
 
     def _first_seed(self, unit: Unit) -> int:
-        return next(each.seeds[0] for each in self.request.candidates if each.name == unit.name)
+        return next(each.seeds[0] for each in self.slate.candidates if each.name == unit.name)
 
-    def _rows(self, unit: Unit) -> int:
-        # a spec with 0 rows uses all of them
-        return 0 if unit.rows >= len(self.workspace.dataset) else unit.rows
+    def _spec(self, unit: Unit) -> Spec:
+        """Return the spec of a unit at its default rate; one with 0 rows uses all of them."""
+        rows = 0 if unit.rows >= len(self.workspace.dataset) else unit.rows
+        return replace(sized(self.specs[unit.name], rows, self.workspace), seed=unit.seed)
+
+    def _first_choice(self, unit: Unit) -> dict[str, float]:
+        """Return the best factor per target for the first seed, which was run at every rate; empty for other units."""
+        is_first = unit.factor == 1.0 and unit.seed == self._first_seed(unit)
+        return best_factors(self.finished, unit) if is_first else {}
 
     def add(self, job: Job, outcome: Outcome) -> None:
         """Take note of the outcome of a job; after a failure the other runs of the unit do not begin."""
@@ -244,16 +251,16 @@ class Board:
 
     def unfinished(self) -> list[Unit]:
         """Return the units that began and were stopped, then others, of every candidate without a unit the first."""
-        waiting = [unit for unit in next_units(self.finished, self.request) if unit not in self.open]
+        waiting = [unit for unit in next_units(self.finished, self.slate) if unit not in self.open]
         units = [*self.open, *waiting]
         known = {unit.name for unit in (*self.finished, *units)}
         # candidates that the order has not reached, because their units depend on outcomes that do not exist
-        missing = [each for each in self.request.candidates if each.name not in known]
-        return [*units, *(Unit(each.name, each.seeds[0], 1.0, self.request.sizes[0]) for each in missing)]
+        missing = [each for each in self.slate.candidates if each.name not in known]
+        return [*units, *(Unit(each.name, each.seeds[0], 1.0, self.slate.sizes[0]) for each in missing)]
 
     def _in_order(self) -> list[Unit]:
         """Return the finished units in an order that does not depend on which of them finished first."""
-        order = {candidate.name: number for number, candidate in enumerate(self.request.candidates)}
+        order = {candidate.name: number for number, candidate in enumerate(self.slate.candidates)}
         return sorted(self.records, key=lambda unit: (order[unit.name], unit.rows, unit.seed, unit.factor))
 
     def results(self) -> list[RunRecord]:
@@ -267,8 +274,8 @@ class Board:
             by_episode = self.records[unit]
             if unit.factor not in (1.0, CHOSEN):
                 continue
-            # the first seed was run at every rate: take its run at the chosen one per target, as for the other seeds
-            factors = best_factors(self.finished, unit) if unit.factor == 1.0 and self._is_first(unit) else {}
+            # take the run of the first seed at the chosen rate per target, as for the other seeds
+            factors = self._first_choice(unit)
             for episode, record in by_episode.items():
                 if not factors:
                     records.append(record)
@@ -277,13 +284,9 @@ class Board:
                 records.append(self._adopted(own, unit, episode))
         return records
 
-    def _is_first(self, unit: Unit) -> bool:
-        return unit.seed == self._first_seed(unit)
-
     def _adopted(self, record: RunRecord, unit: Unit, episode: str) -> RunRecord:
         """Store a run again with the list of rates that it was chosen from, its outputs, weights and state."""
-        base = replace(sized(self.specs[unit.name], self._rows(unit), self.workspace), seed=unit.seed)
-        adopted = replace(record, spec=self._chosen(base, unit, episode).json())
+        adopted = replace(record, spec=self._chosen(self._spec(unit), unit, episode).json())
         out = self.workspace.out
         if out is not None and parallel.is_first() and not (out / "records" / f"{adopted.id}.json").exists():
             # links take no space on the disk; the record comes last, because it marks a finished run
@@ -297,10 +300,9 @@ class Board:
         """Return the rates that were chosen, per method and target, and for a model of all domains."""
         choices = []
         for unit in self._in_order():
-            factors = best_factors(self.finished, unit) if unit.factor == 1.0 and self._is_first(unit) else {}
-            if not factors:
+            if not (factors := self._first_choice(unit)):
                 continue
-            base = replace(sized(self.specs[unit.name], self._rows(unit), self.workspace), seed=unit.seed)
+            base = self._spec(unit)
             tried = {
                 each.factor: outcome for each, outcome in self.finished.items()
                 if each == replace(unit, factor=each.factor) and each.factor != CHOSEN
@@ -322,7 +324,11 @@ def unit_name(spec: Spec) -> str:
     """Return the method of a spec with its neck, and for a simple baseline its encoder."""
     name = spec.method if spec.neck in ("none", "projection") else f"{spec.neck}+{spec.method}"
     name = f"{GENERAL}+{name}" if spec.encoder == GENERAL else name
-    return f"{spec.encoder} + {name}" if is_simple(spec.method) and spec.method not in CONSTANT else name
+    return (
+        f"{spec.encoder} + {name}"
+        if catalog.inner_method(spec.method).full_batch and spec.method not in CONSTANT
+        else name
+    )
 
 
 def _candidate(name: str, spec: Spec, seeds: Sequence[int], *, search: bool) -> Candidate:
@@ -338,7 +344,12 @@ def _candidate(name: str, spec: Spec, seeds: Sequence[int], *, search: bool) -> 
 def is_searchable(spec: Spec) -> bool:
     """Whether the rate of a spec is worth a search: its encoder learns, long enough, and not on a stream."""
     entry = catalog.lookup("encoders", spec.encoder)
-    return learns(entry, spec.tune) and not is_simple(spec.method) and spec.plan != "stream" and spec.steps >= MIN_STEPS
+    return (
+        learns(entry, spec.tune)
+        and not catalog.inner_method(spec.method).full_batch
+        and spec.plan != "stream"
+        and spec.steps >= MIN_STEPS
+    )
 
 
 def sized(spec: Spec, rows: int, workspace: Workspace) -> Spec:
@@ -346,13 +357,13 @@ def sized(spec: Spec, rows: int, workspace: Workspace) -> Spec:
     if not rows:
         return spec
     # a spec with the default length for all rows was not changed by the user, and gets the default for the sample
-    fewest = catalog.lookup("encoders", spec.encoder).fewest_steps
+    encoder = catalog.lookup("encoders", spec.encoder)
     length = partial(
         default_length, domains=len(workspace.dataset.domains), batch=spec.batch, per_step=spec.domains_per_step
     )
-    default = length(len(workspace.dataset), fewest=fewest)
+    default = length(len(workspace.dataset), fewest=encoder.fewest_steps)
     if all(getattr(spec, name) == value for name, value in default.items()):
-        spec = replace(spec, **length(rows, fewest=FEWEST_OF_SAMPLE))
+        spec = replace(spec, **length(rows, fewest=fewest_of_sample(encoder.takes, workspace.device.type)))
     return replace(spec, rows=rows)
 
 

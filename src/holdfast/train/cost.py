@@ -26,7 +26,6 @@ NETWORK = ("method", "method_args", "encoder", "encoder_args", "neck", "neck_arg
 
 def cost_of(spec: Spec, episode: Episode, workspace: Workspace, assembly: Assembly, saver: Saver) -> dict[str, float]:
     """Return time, memory, parameters and multiply-adds of a trained run; values that cannot be measured are absent."""
-    assert assembly.method is not None
     examples = saver.steps * spec.batch * spec.processes * len(episode.stages[0].train)
     network = assembly.deploy()
     cost: dict[str, float] = {
@@ -45,9 +44,8 @@ def cost_of(spec: Spec, episode: Episode, workspace: Workspace, assembly: Assemb
 
 def _macs(network: Model, assembly: Assembly, workspace: Workspace) -> int | None:
     """Count the multiply-adds for the first example of the data set, from raw inputs to outputs."""
-    assert assembly.method is not None
     first = torch.zeros(1, dtype=torch.long)
-    if type(assembly.method.deployed.backbone) is type(assembly.encoder):
+    if type(assembly.deployed.backbone) is type(assembly.encoder):
         # in copies, where another size of a batch takes seconds
         x = assembly.examples.inputs(first.repeat(IMAGES_PER_BATCH) if assembly.examples.fills_batches else first)
     else:  # the examples are features of a frozen encoder

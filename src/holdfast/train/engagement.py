@@ -22,7 +22,9 @@ from holdfast.data.splits import Part
 from holdfast.nn.engagement import Mechanism, mechanisms
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
+from holdfast.train.assemble import Assembly
 from holdfast.train.plan import Episode
+from holdfast.train.workspace import Workspace
 
 PREFIX = "stat/"  # of tape entries that are statistics of a mechanism: `stat/MECHANISM/NAME`
 DIGITS = 6
@@ -67,6 +69,15 @@ def measure_engagement(model: Model, examples: Examples, domains: Sequence[Part]
         }
         for name, modules in named.items()
     }
+
+
+def engagement_of(assembly: Assembly, episode: Episode, workspace: Workspace) -> dict[str, Any]:
+    """Measure the mechanisms of a trained run; those inside a frozen encoder need the raw inputs again."""
+    model, examples = assembly.deployed, assembly.examples
+    if model is not (complete := assembly.deploy()) and mechanisms(assembly.encoder):
+        model = complete.to(workspace.device)
+        examples = workspace.examples(workspace.store(assembly.encoder), assembly.task)
+    return measure_engagement(model, examples, validation_parts(episode), assembly.task)
 
 
 class _Passes:

@@ -1,9 +1,10 @@
-"""Predictions and scores of a method, in large batches and without gradients.
+"""Predictions, scores and class mixes of a method, in large batches and without gradients.
 
 Shapes: n examples, c classes, k statistics per example.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +22,12 @@ from holdfast.nn.memory.read import HasMemory
 from holdfast.record import Scores
 from holdfast.tasks.base import Task
 from holdfast.train.fit import Diverged
+from holdfast.train.plan import rows_of
 
 Function = Callable[[Inputs, Tensor], Tensor]
 MEMORY_CHECK_ROWS = 8  # examples that test whether a memory is read
+REMAINS = 0.1  # a class is still predicted if its share is at least this part of what it was
+MAX_ROWS = 2000  # that are predicted
 
 
 class Unused(BadInput):
@@ -98,3 +102,32 @@ def check_memory(method: Method, examples: Examples, part: Part) -> None:
             raise Unused(f"no example reads the memory of this network ({name}): move it to another layer or remove it")
         if not all(bool(torch.isfinite(value).all()) for value in side[name]):
             raise Diverged(f"the memory read returned NaN or inf ({name}): lower --lr or set clip")
+
+
+def class_mix(probabilities: np.ndarray) -> np.ndarray:
+    """(c,) share of examples per predicted class."""
+    return np.bincount(probabilities.argmax(axis=1), minlength=probabilities.shape[1]) / max(1, len(probabilities))
+
+
+def collapsed(before: np.ndarray, after: np.ndarray) -> bool:
+    """Whether at most half of the classes that were predicted are still predicted."""
+    present = before > 0
+    return bool((after[present] >= REMAINS * before[present]).sum() <= present.sum() / 2) and int(present.sum()) > 1
+
+
+def adaptation_mix(
+    method: Method, examples: Examples, valid: tuple[Part, ...], unlabelled: tuple[Part, ...]
+) -> dict[str, Any]:
+    """Return the predicted class mixes of held-out source rows and of unlabelled rows, and whether it collapsed."""
+    mixes = [
+        class_mix(outputs(method, examples, evenly_spaced(rows_of(groups), MAX_ROWS)).numpy())
+        for groups in (valid, unlabelled)
+    ]
+    names = ("sources", "unlabelled")
+    shares = {name: mix.round(4).tolist() for name, mix in zip(names, mixes, strict=True)}
+    return {"mix": shares, "collapsed": collapsed(*mixes)}
+
+
+def evenly_spaced(rows: np.ndarray, limit: int) -> np.ndarray:
+    """Return at most `limit` of the rows, evenly spaced."""
+    return rows[np.linspace(0, len(rows) - 1, min(limit, len(rows))).astype(np.int64)]

@@ -92,7 +92,9 @@ def fit(
             # metrics of a step between the two, so that a run that stops there validates first when it is resumed.
             while state.step < steps or state.unvalidated is not None:
                 if state.unvalidated is None:
-                    metrics = _next_step(method, batches)
+                    metrics = (
+                        method.solve(batches.one_pass()) if method.full_batch else train_step(method, next(batches))
+                    )
                     state.step += 1
                     recent.add(state.step, metrics, batches)
                     if tick is not None:
@@ -129,10 +131,6 @@ def fit(
         _choose(state, method, validate)
     chosen = state.validations[choose(state.validations)]
     return FitResult(chosen.step, state.validations, state.history, method.microbatches, compiled)
-
-
-def _next_step(method: Method, batches: Batches) -> Metrics:
-    return method.solve(batches.one_pass()) if method.full_batch else train_step(method, next(batches))
 
 
 def _to_floats(metrics: Metrics) -> dict[str, float]:

@@ -8,12 +8,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core import processes
 from holdfast.core.errors import BadInput
-from holdfast.methods.base import Metrics
 from holdfast.record import RunRecord
+
+if TYPE_CHECKING:
+    from holdfast.methods.base import Metrics
 
 FLUSH_STEPS = 25  # steps whose metrics are copied from the device together
 
@@ -64,8 +66,21 @@ def with_logging(watch: ProgressListener, log: str | None, folder: Path) -> Iter
         listener.close()
 
 
-class LoggingListener(ProgressListener):
-    """Logs training metrics and validations, and forwards every call to another listener.
+class Forwarding(ProgressListener):
+    """Forwards every call to another listener; override those that need more."""
+
+    def __init__(self, watch: ProgressListener) -> None:
+        self.watch = watch
+        for name in CALLBACKS:
+            if getattr(type(self), name) is getattr(ProgressListener, name):
+                setattr(self, name, getattr(watch, name))
+
+
+CALLBACKS = [name for name, value in vars(ProgressListener).items() if callable(value)]
+
+
+class LoggingListener(Forwarding):
+    """Logs training metrics and validations.
 
     Training steps are counted from the start of this attempt; validations have the steps of the record.
     """
@@ -73,9 +88,8 @@ class LoggingListener(ProgressListener):
     wants_steps = True
 
     def __init__(self, watch: ProgressListener, log: TensorBoard | MLflow | WandB) -> None:
-        self.watch, self.log = watch, log
-        self.encoding, self.start, self.worker_steps = watch.encoding, watch.start, watch.worker_steps
-        self.note, self.limit, self.unit = watch.note, watch.limit, watch.unit
+        super().__init__(watch)
+        self.log = log
         self.steps, self.pending, self.running = 0, [], False
 
     def begin(self, name: str, steps: int) -> None:

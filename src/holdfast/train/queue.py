@@ -16,6 +16,10 @@ on which its unit takes at most the share `GROWTH` of the limit, by the time of 
 encoded first, which counts, it doubles the sample as long as that holds. Methods run on the sample that plain
 training reached. Leaders are the methods with the best scores on source validation rows: no score of a target changes
 the order.
+
+When the time is up, `train.board` asks for no further unit; runs that have begun save their state, and their units stay
+unfinished until the same command continues. A unit of which a run fails has finished without scores: its other rates
+and seeds do not begin, and all other units go on.
 """
 
 from __future__ import annotations
@@ -73,7 +77,7 @@ class Finished:
 
 
 @dataclass(frozen=True)
-class Request:
+class Slate:
     """Candidates in the order of their promise, the numbers of rows in ascending order, and the limit in seconds."""
 
     candidates: tuple[Candidate, ...]
@@ -85,13 +89,13 @@ class Request:
         return [each for each in self.candidates if each.role in roles]
 
 
-def next_units(finished: Mapping[Unit, Finished], request: Request) -> list[Unit]:
+def next_units(finished: Mapping[Unit, Finished], slate: Slate) -> list[Unit]:
     """Return the units that are worth running and are not finished, the most valuable first; empty when all is done.
 
     Any of them may begin while others run. What depends on the outcome of unfinished units is not among them yet.
     """
     # a unit may be yielded at several points of the order: the first one counts, and its reason
-    units = dict.fromkeys(_Order(finished, request).units())
+    units = dict.fromkeys(_Order(finished, slate).units())
     return [unit for unit in units if unit not in finished]
 
 
@@ -117,12 +121,12 @@ def best_factors(finished: Mapping[Unit, Finished], unit: Unit) -> dict[str, flo
 @dataclass(frozen=True)
 class _Order:
     finished: Mapping[Unit, Finished]
-    request: Request
+    slate: Slate
 
     def units(self) -> Iterator[Unit]:
         """Yield all units in order, finished ones included, as far as the outcomes known so far determine it."""
-        request, (first, *_) = self.request, self.request.sizes
-        constant, simple, baseline = (request.having(role) for role in (CONSTANT, SIMPLE, BASELINE))
+        slate, (first, *_) = self.slate, self.slate.sizes
+        constant, simple, baseline = (slate.having(role) for role in (CONSTANT, SIMPLE, BASELINE))
         # sorting is stable: the first simple baseline without a large encoder, for a first answer within seconds
         quick = sorted(simple, key=lambda each: each.encodes)[:1]
         yield from _firsts(constant, first, "a constant, which every method must beat")
@@ -141,13 +145,13 @@ class _Order:
             return  # nothing competes with plain training, and the rows of the methods are not known yet
         # all methods run on the sample that plain training reached, and then, while time is left, on each larger one
         reached = self.reached()
-        for rows in request.sizes[request.sizes.index(reached) :]:
+        for rows in slate.sizes[slate.sizes.index(reached) :]:
             yield from _firsts([*constant, *simple, *baseline], rows, "more rows")
             yield from self.at(rows)
 
     def at(self, rows: int) -> Iterator[Unit]:
         """Yield first seeds, rates and further seeds on a number of rows."""
-        simple, baseline, methods = (self.request.having(role) for role in (SIMPLE, BASELINE, METHOD))
+        simple, baseline, methods = (self.slate.having(role) for role in (SIMPLE, BASELINE, METHOD))
         yield from _firsts(methods, rows, "the first seed of a method")
         for candidate in baseline:
             yield from self.rates(candidate, rows)
@@ -163,7 +167,7 @@ class _Order:
 
     def path(self, candidate: Candidate) -> Iterator[int]:
         """Yield the numbers of rows on which a candidate runs before other methods, by the time of finished units."""
-        sizes, rows = self.request.sizes, self.request.sizes[0]
+        sizes, rows = self.slate.sizes, self.slate.sizes[0]
         while True:
             yield rows
             outcome = self.finished.get(_first(candidate, rows))
@@ -174,21 +178,21 @@ class _Order:
             new = rows - max((size for size in sizes if size < rows), default=0)
             per_row = outcome.seconds / rows
             encoding = outcome.encoding / new if candidate.encodes else 0.0
-            most = GROWTH * self.request.limit
+            most = GROWTH * self.slate.limit
             larger = [size for size in sizes if size > rows and size * per_row + (size - rows) * encoding <= most]
             if not larger:
                 return
             # encoding is measured step by step, on the next larger sample; otherwise the largest that fits is next
-            rows = larger[0] if candidate.encodes and math.isfinite(self.request.limit) else larger[-1]
+            rows = larger[0] if candidate.encodes and math.isfinite(self.slate.limit) else larger[-1]
 
     def reached(self) -> int:
         """Return the number of rows on which the methods run, as far as it is known."""
-        candidates = self.request.having(BASELINE) or self.request.having(SIMPLE)
-        return min((list(self.path(each))[-1] for each in candidates), default=self.request.sizes[-1])
+        candidates = self.slate.having(BASELINE) or self.slate.having(SIMPLE)
+        return min((list(self.path(each))[-1] for each in candidates), default=self.slate.sizes[-1])
 
     def leaders(self, rows: int) -> list[Candidate]:
         """Return the methods with the best validation scores of their first seeds; of equal ones the first."""
-        outcomes = {each: self.finished[_first(each, rows)].score for each in self.request.having(METHOD)}
+        outcomes = {each: self.finished[_first(each, rows)].score for each in self.slate.having(METHOD)}
         scores = {each: score for each, score in outcomes.items() if score is not None}
         return sorted(scores, key=lambda each: -scores[each])[:LEADERS]
 

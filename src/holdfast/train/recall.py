@@ -17,7 +17,7 @@ from holdfast.data.splits import Part
 from holdfast.methods.base import Method
 from holdfast.nn.memory.recall import T3A, Recall, mixed
 from holdfast.nn.model import Model
-from holdfast.train.collapse import evenly_spaced
+from holdfast.train.evaluate import evenly_spaced
 from holdfast.train.plan import Stage, rows_of
 
 MAX_UNLABELLED = 10_000  # unlabelled rows that are stored

@@ -10,29 +10,29 @@ from typing import Any
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput, Damaged, unknown
-from holdfast.defaults import plan_note
+from holdfast.defaults import AUTO, plan_note
 from holdfast.record import read
 from holdfast.spec import Spec
 from holdfast.stats.labels import BASELINE
 from holdfast.train.assemble import augmentation, try_build
-from holdfast.train.baselines import baseline_specs
 from holdfast.train.jobs import Job
 from holdfast.train.plan import Episode
 from holdfast.train.settings import make_spec, min_domains, with_method, with_rates, with_slots
-from holdfast.train.slate import AUTO, choose_methods, merge_identical, training_domains
-from holdfast.train.workspace import Workspace, absent_classes_note, imbalance_note, small_domains_note
+from holdfast.train.slate import baseline_specs, choose_methods, merge_identical, training_domains
+from holdfast.train.training_data import DataOptions, scoring_notes
+from holdfast.train.workspace import Workspace
 
 MACHINE = ("precision", "processes")  # the same experiment on another machine differs in these
 EXPERIMENT = ("data", "task")  # a comparison or a search may change every other setting
 STEPS = ("steps", "batch", "lr", "every")
 SHARED = ("method", "neck", "lr")  # groups whose settings go to those methods and networks that have them
-GROUPED = tuple(f"{group}." for group in SHARED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Runs to resolve: methods x seeds x episodes of a plan, or complete specs; None means the default."""
+    """Request of a command: methods x seeds x episodes of a plan, or complete specs; None means the default."""
 
+    data: DataOptions | None = None  # if the command reads data
     methods: Sequence[str] = ("erm",)  # ("auto",): the default slate; ("all",): every method that fits
     seeds: Sequence[int] = (0,)
     encoder: str = "auto"
@@ -53,6 +53,18 @@ class Request:
     continues: bool = False  # a trained network continues: test labels need not occur in the training rows
     model: Path | None = None  # folder that will hold the model; another experiment's model is never overwritten
     model_settings: Collection[str] | None = None  # settings in which an existing model must agree; None: all
+    out: Path | None = None  # folder of records and report
+    device: str = AUTO
+    cache: bool = True  # features of frozen encoders
+    analyse: Sequence[str] = ()  # analyses of every run
+    combinations: bool = False  # of finished runs
+    search_rate: bool | None = None  # try other learning rates; by default unless the request sets the rate
+
+    @property
+    def searches_rates(self) -> bool:
+        """Whether other learning rates are tried."""
+        fixed = self.lr is not None or "lr" in self.settings
+        return not fixed if self.search_rate is None else self.search_rate
 
 
 def method_names(methods: str | Sequence[str | type]) -> list[str]:
@@ -118,17 +130,21 @@ def _specs(request: Request, workspace: Workspace) -> list[Spec]:
     """Return one spec per method and seed; method and neck settings go to the methods and necks that have them."""
     if not request.seeds or not request.methods:
         raise BadInput("nothing to run: give at least one seed and one method")
-    shared = {group: _settings_of(group, request.settings) for group in SHARED}
-    others = {key: value for key, value in request.settings.items() if not key.startswith(GROUPED)}
+    shared: dict[str, dict[str, Any]] = {group: {} for group in SHARED}
+    others: dict[str, Any] = {}
+    for key, value in request.settings.items():
+        group, dot, name = key.partition(".")
+        if dot and group in SHARED:
+            shared[group][name] = value
+        else:
+            others[key] = value
     values = {name: getattr(request, name) for name in ("encoder", "tune", "plan", "select", "metric", *STEPS)}
     base = make_spec(workspace.dataset, settings=others, device=workspace.device, **values)
     cpu = workspace.device.type == "cpu"
     note = catalog.default_note(workspace.dataset.raw.kind, others.get("encoder", request.encoder), base.task, cpu=cpu)
-    absent = absent_classes_note(workspace.dataset) if request.tested and base.task == "classify" else ""
-    small = small_domains_note(workspace.dataset) if request.tested else ""
-    rare = imbalance_note(workspace.dataset, base.metric) if request.tested and base.task == "classify" else ""
     folds = plan_note(len(workspace.dataset.domains)) if request.tested and request.plan == AUTO else ""
-    workspace.notes += [text for text in (note, folds, absent, rare, small) if text]
+    hidden = scoring_notes(workspace.dataset, base.task, base.metric) if request.tested else []
+    workspace.notes += [text for text in (note, folds, *hidden) if text]
     names = choose_methods(request.methods, base, workspace) if request.tested else request.methods
     specs = with_methods(base, names, method_args=shared["method"], neck_args=shared["neck"])
     specs = with_rates([with_slots(each, len(workspace.dataset)) for each in specs], shared["lr"])
@@ -138,10 +154,6 @@ def _specs(request: Request, workspace: Workspace) -> list[Spec]:
         workspace.notes += [f"{name} is not run, because it is identical to {other} here" for name, other in same]
     simple = baseline_specs(base, workspace.dataset, request.seeds) if request.baselines else []
     return [*simple, *(replace(spec, seed=seed) for spec in specs for seed in request.seeds)]
-
-
-def _settings_of(group: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{group}.")}
 
 
 def check_episode(spec: Spec, episode: Episode) -> None:

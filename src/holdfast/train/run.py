@@ -19,25 +19,22 @@ from holdfast.catalog.entry import CLASS_TASKS, EXAMPLE_TASKS
 from holdfast.core import parallel
 from holdfast.core.checkpoint import save_tensors
 from holdfast.core.seeds import process_rng_streams, seeded
-from holdfast.data.dataset import Dataset
-from holdfast.data.splits import Part
 from holdfast.methods.base import Metrics
 from holdfast.nn.backbones.base import LearnedPreparation
-from holdfast.nn.engagement import mechanisms
 from holdfast.nn.memory.recall import Recall
 from holdfast.nn.model import Model
 from holdfast.record import RunRecord, read_finished, run_id
 from holdfast.spec import Spec
 from holdfast.stats.labels import BASELINE
 from holdfast.tasks.regress import Regress
-from holdfast.train.analyses import data_notes
+from holdfast.train.analyses import analyse_run, data_notes
 from holdfast.train.assemble import Assembly, assemble
 from holdfast.train.cost import code_version, cost_of, machine
-from holdfast.train.engagement import measure_engagement, validation_parts
+from holdfast.train.engagement import engagement_of
 from holdfast.train.fit import Diverged
 from holdfast.train.plan import Episode, PastStages
 from holdfast.train.resume import Saver
-from holdfast.train.stages import run
+from holdfast.train.stages import train_stages
 from holdfast.train.workspace import Workspace
 
 Tick = Callable[[Metrics], None]  # called after every training step
@@ -81,7 +78,7 @@ def state_path(out: Path, id: str) -> Path:
     return out / "states" / f"{id}.safetensors"
 
 
-def run_episode(spec: Spec, episode: Episode, workspace: Workspace, *, tick: Tick | None = None) -> RunRecord:
+def train_and_save(spec: Spec, episode: Episode, workspace: Workspace, *, tick: Tick | None = None) -> RunRecord:
     """Train one episode and save its record in `workspace.out`; return the saved record if there is one."""
     workspace = workspace.sampled(spec.rows)
     assert workspace.out is not None
@@ -114,7 +111,7 @@ def _train_repeatedly(
         try:
             return train(spec, episode, workspace, saver=saver, **options)
         except Diverged as error:
-            if parallel.active() or _is_solved(spec):
+            if parallel.active() or catalog.inner_method(spec.method).full_batch:
                 raise
             milder.follow(saver, str(error).partition(";")[0])
     changed = replace(spec, lr=spec.lr / MILDER, clip=spec.clip / MILDER if spec.clip else 1.0)
@@ -128,33 +125,24 @@ def _train_repeatedly(
     return replace(record, spec=spec.json(), stages=stages), assembly
 
 
-def _is_solved(spec: Spec) -> bool:
-    """Whether a solver fits all examples at once, without a learning rate."""
-    return catalog.unwrap("methods", spec.method)[-1][1].load().full_batch
-
-
 def _weights_for_soups(spec: Spec, assembly: Assembly, workspace: Workspace) -> dict[str, Tensor]:
     """Return the weights to store: of networks whose seeds share a start, and that are small enough; else none."""
     entry, limit = catalog.lookup("encoders", spec.encoder), workspace.weight_limits.get(spec.method, 0)
     shared = (entry.pretrained or not entry.learns) and not isinstance(assembly.encoder, LearnedPreparation)
     if not limit or not shared or spec.task not in CLASS_TASKS or spec.predict != Spec.predict or assembly.following:
         return {}
-    assert assembly.method is not None
-    state = assembly.method.deployed.state_dict()
-    if sum(value.numel() * value.element_size() for value in state.values()) > limit:
-        return {}
-    return {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
+    return _copied_state(assembly, limit)
 
 
 def _state(spec: Spec, assembly: Assembly) -> dict[str, Tensor]:
     """Return the state of a trained network if it is small enough; empty for networks that grow."""
-    if assembly.following is not None:
-        return {}
-    assert assembly.method is not None
-    state, limit = (
-        assembly.method.deployed.state_dict(),
-        STATE_BYTES * (BASELINE_FACTOR if spec.method == BASELINE else 1),
-    )
+    limit = STATE_BYTES * (BASELINE_FACTOR if spec.method == BASELINE else 1)
+    return {} if assembly.following is not None else _copied_state(assembly, limit)
+
+
+def _copied_state(assembly: Assembly, limit: int) -> dict[str, Tensor]:
+    """Return a copy of the state of a trained network on the CPU; empty if it has more bytes than the limit."""
+    state = assembly.deployed.state_dict()
     if sum(value.numel() * value.element_size() for value in state.values()) > limit:
         return {}
     return {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
@@ -186,7 +174,7 @@ def train(
     threads = 1 if _has_short_steps(spec, workspace) else torch.get_num_threads()
     with seeded(spec.seed, "method"), process_rng_streams(spec.seed), _kernels(), torch_threads(threads):
         try:
-            method, stages = run(
+            method, stages = train_stages(
                 episode, assembly.make, assembly.examples, assembly.task, spec,
                 selection=catalog.lookup("selections", spec.select).load(), transform=assembly.transform,
                 following=assembly.following, past=past, saver=saver, saved=saved, tick=_StepTimer(tick, saver),
@@ -197,9 +185,9 @@ def train(
     assembly = assembly.trained(method)
     cost = cost_of(spec, episode, workspace, assembly, saver)
     with _kernels():
-        engagement = _engagement(assembly, episode, workspace)
+        engagement = engagement_of(assembly, episode, workspace)
     names = analyse if parallel.is_first() else ()
-    analysis = _analyses(names, assembly, episode, spec, workspace.dataset)
+    analysis = analyse_run(names, assembly, episode, spec, workspace.dataset)
     where = (dict(code_version()), machine(workspace.device))
     results: dict[str, Any] = {"analysis": analysis, "engagement": engagement}
     return RunRecord(spec.json(), episode.name, stages, *where, cost, **results), assembly
@@ -246,16 +234,6 @@ def _recall(spec: Spec) -> Recall | None:
     return catalog.build("predictions", spec.predict, options=spec.predict_args)
 
 
-def _engagement(assembly: Assembly, episode: Episode, workspace: Workspace) -> dict[str, Any]:
-    """Measure the mechanisms of the trained network; those inside a frozen encoder need the raw inputs again."""
-    assert assembly.method is not None
-    model, examples = assembly.method.deployed, assembly.examples
-    if model is not (complete := assembly.deploy()) and mechanisms(assembly.encoder):
-        model = complete.to(workspace.device)
-        examples = workspace.examples(workspace.store(assembly.encoder), assembly.task)
-    return measure_engagement(model, examples, validation_parts(episode), assembly.task)
-
-
 class _StepTimer:
     """Adds steps and the seconds between them to the saver, which keeps them across attempts."""
 
@@ -276,32 +254,3 @@ def _kernels() -> Any:
     """Return a context without oneDNN kernels if HOLDFAST_MKLDNN=0, which is faster on some ARM machines."""
     off = os.environ.get("HOLDFAST_MKLDNN", "1") == "0"
     return torch.backends.mkldnn.flags(enabled=False) if off else nullcontext()
-
-
-def _analyses(
-    names: Sequence[str], assembly: Assembly, episode: Episode, spec: Spec, dataset: Dataset
-) -> dict[str, Any]:
-    """Analyse the last stage: test rows of unseen domains, compared with training and validation rows."""
-    if not names:
-        return {}
-    from holdfast.analysis.views import collect_views  # imports transformers, which takes seconds
-
-    stage = episode.stages[-1]
-    trained = {part.domain for part in stage.train}
-    sources = [part for part in (*stage.train, *stage.valid) if part.domain in trained]
-    unseen = [part for part in stage.test if part.domain not in trained]
-    assert assembly.method is not None
-    model, targets = assembly.method.deployed, unseen or stage.test
-    views = collect_views(
-        model, assembly.examples, sources, targets, seed=spec.seed, dataset=dataset,
-        score=partial(_score, assembly, model, spec.metric) if "general-memory" in names else None,
-    )  # fmt: skip
-    return {name: catalog.lookup("analyses", name).build(views, seed=spec.seed) for name in names}
-
-
-def _score(assembly: Assembly, model: Model, metric: str, part: Part) -> float | None:
-    """Return one metric of a part, computed by this process only, because analyses run in the first process."""
-    rows = assembly.examples.rows_of(part)
-    evaluate = partial(assembly.task.evaluate, model)
-    outputs = assembly.examples.map(evaluate, rows.numpy(), prediction_batch=model.prediction_batch, targets=True)
-    return assembly.task.scores(outputs, assembly.examples.targets(rows).cpu(), [metric])[metric]

@@ -3,6 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from holdfast.data.splits import Part
+from holdfast.defaults import FEW_DOMAINS
+from holdfast.train.plans import balanced_groups
+
+SOURCE_FOLDS = 5  # of the training domains, where a selection holds out many of them
+
 
 @dataclass(frozen=True, slots=True)
 class Validation:
@@ -55,3 +63,10 @@ def across_folds(histories: Sequence[Sequence[Validation]]) -> list[Validation]:
             if validation.step in shared:
                 merged[validation.step].update(validation.scores)
     return [Validation(step, scores) for step, scores in merged.items()]
+
+
+def source_folds(domains: Sequence[Part]) -> list[list[str]]:
+    """Return the domains that each fold of a selection holds out: one, or a group if there are many."""
+    if len(domains) <= FEW_DOMAINS:
+        return [[part.domain] for part in domains]
+    return balanced_groups({part.domain: np.asarray([len(part)]) for part in domains}, SOURCE_FOLDS)

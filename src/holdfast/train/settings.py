@@ -1,7 +1,6 @@
 """Specs from user settings: defaults per encoder, task and tuning mode, and settings with dotted names."""
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -11,26 +10,17 @@ import torch
 
 from holdfast import catalog
 from holdfast.catalog.encoders import GENERAL
-from holdfast.catalog.rates import DECAY, changed_rates, default_rates
+from holdfast.catalog.entry import EncoderEntry
+from holdfast.catalog.rates import changed_rates, default_rates
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput, check_known, unknown
 from holdfast.core.settings import setting_defaults
 from holdfast.data.dataset import Dataset
-from holdfast.defaults import (
-    FEWEST_SLOTS,
-    ROWS_PER_SLOT,
-    default_domains_per_step,
-    default_length,
-    default_plan,
-    default_tune,
-    learns,
-    training_defaults,
-)
-from holdfast.nn.model import check_mode
+from holdfast.defaults import FEWEST_SLOTS, default_slots, defaults
+from holdfast.nn.tuning import check_mode
 from holdfast.spec import RATE_PARTS, Spec
-from holdfast.train.input_sizes import size_settings, with_sizes
+from holdfast.train.facts import DataFacts, size_settings
 
-AUTO = "auto"  # the plan for the number of domains
 GROUPS = ("method", "encoder", "neck", "head", "plan", "task", "predict", "lr")
 DOMAIN_SETTINGS = ("targets", "sources", "order")  # of a plan: lists of domain names
 UNUSED = (
@@ -83,37 +73,12 @@ def make_spec(
     `settings` holds fields of a Spec, or dotted names such as `encoder.length`; `values` are fields of a Spec, where
     None means the default. Settings take precedence. The plan `auto` depends on the number of domains.
     """
-    # encoder and tuning mode come first, since most defaults depend on them
-    settings = dict(settings or {})
-    encoder, tune = settings.pop("encoder", encoder), settings.pop("tune", tune)
-    task_name = settings.get("task", values.get("task")) or dataset.task or Spec.task
-    # values of --set are parsed as JSON, so a name may turn out to be a number
-    for key, value in (("encoder", encoder), ("tune", tune), ("task", task_name)):
-        if not isinstance(value, str):
-            raise BadInput(f"{key} must be a name, got {value!r}")
-    task, task_entry = catalog.build("tasks", task_name, options={}), catalog.lookup("tasks", task_name)
-    cpu = device is not None and device.type == "cpu"
-    encoder = catalog.resolve_encoder(dataset.raw.kind, encoder, task_name, cpu=cpu)
-    entry = catalog.lookup("encoders", encoder)
-    if tune == "auto":
-        cuda = device is not None and device.type == "cuda"
-        tune = str(task_entry.defaults.get("tune", default_tune(entry, cuda=cuda)))
-    weights, plan = bool(settings.get("encoder.weights")), settings.get("plan", values.get("plan"))
-    if plan == AUTO:
-        plan = default_plan(len(dataset.domains))
-        values, settings = {**values, "plan": plan}, {key: v for key, v in settings.items() if key != "plan"}
-    # later updates win: defaults of the encoder, of the task, keywords, then settings
-    chosen: dict[str, Any] = training_defaults(entry, tune, weights=weights, stream=plan == "stream")
-    chosen |= {"task": task_name, "metric": task.metrics[0], "decay": DECAY, "lr_args": {}}
-    chosen |= {key: value for key, value in task_entry.defaults.items() if key not in ("encoder", "tune")}
+    chosen: dict[str, Any] = {"encoder": encoder, "tune": tune, "lr_args": {}}
     chosen |= {key: value for key, value in values.items() if value is not None}
     # without fields that dotted names fill, and those that the program derives from data, machine or search
-    known = (
-        {f.name for f in fields(Spec)}
-        - {f"{g}_args" for g in GROUPS}
-        - {"data", "fingerprint", "processes", "searched"}
-    )
-    for key, value in settings.items():
+    derived = {"data", "fingerprint", "processes", "searched", *(f"{group}_args" for group in GROUPS)}
+    known = {field.name for field in fields(Spec)} - derived
+    for key, value in (settings or {}).items():
         group, dot, name = key.partition(".")
         if dot and group in GROUPS:
             chosen[f"{group}_args"] = _nested(chosen.get(f"{group}_args", {}), name, _names(group, name, value))
@@ -121,24 +86,22 @@ def make_spec(
             chosen[key] = value
         else:
             raise unknown("setting", key, [*known, *(f"{g}.NAME" for g in GROUPS)])
-    # features of a frozen encoder are computed once, in fp32; training uses bf16 where the GPU has it
-    if chosen.get("precision", "auto") == "auto":
-        supported = device is not None and device.type == "cuda" and torch.cuda.is_bf16_supported()
-        chosen["precision"] = "bf16" if supported and tune != "frozen" else "fp32"
-    chosen["encoder_args"] = with_sizes(chosen.get("encoder_args", {}), entry, dataset, task=task_name, cpu=cpu)
-    if "domains_per_step" not in chosen:
-        chosen["domains_per_step"] = default_domains_per_step(len(dataset.domains), chosen.get("plan", Spec.plan))
-    # the length depends on batch and domains per step, so it follows all settings; single values that are set win
-    if learns(entry, tune) and "steps" not in chosen:
-        batch, per_step = chosen.get("batch", Spec.batch), chosen["domains_per_step"]
-        size = batch * parallel.world_size() if isinstance(batch, int) and batch > 0 else 1  # `Spec` checks it
-        per_step = per_step if isinstance(per_step, int) else 0
-        chosen = {
-            **default_length(len(dataset), len(dataset.domains), size, per_step, fewest=entry.fewest_steps),
-            **chosen,
-        }
+    chosen["task"] = chosen.get("task") or dataset.task or Spec.task
+    # values of --set are parsed as JSON, so a name may turn out to be a number
+    for key in ("encoder", "tune", "task"):
+        if not isinstance(chosen[key], str):
+            raise BadInput(f"{key} must be a name, got {chosen[key]!r}")
+    name, kind, where = chosen["task"], dataset.raw.kind, "" if device is None else device.type
+    task, task_entry = catalog.build("tasks", name, options={}), catalog.lookup("tasks", name)
+    chosen["encoder"] = catalog.resolve_encoder(kind, chosen["encoder"], name, cpu=where == "cpu")
+    entry = catalog.lookup("encoders", chosen["encoder"])
+    if not isinstance(entry, EncoderEntry):  # a broken plug-in
+        raise BadInput(entry.about)
+    of_task = {"metric": task.metrics[0], **task_entry.defaults}
+    of_task.pop("encoder", None)
+    chosen = defaults(DataFacts(dataset, name, entry, where), entry, of_task, chosen)
     data = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
-    spec = Spec(encoder=encoder, tune=tune, **data, **chosen)
+    spec = Spec(**data, **chosen)
     # in this order: the method may choose the neck, the neck decides on slots, and rates need the parts of both
     spec = with_slots(with_method(spec, spec.method), len(dataset))
     (spec,) = with_rates([spec], spec.lr_args)
@@ -148,7 +111,7 @@ def make_spec(
     if task.predicts and task.predicts != (form := _target_form(dataset)):
         fix = "pass the file to compare, fit or audit with this task, or convert the data set with the task"
         raise BadInput(f"the task {spec.task} predicts {task.predicts}, but the targets of the data are {form}: {fix}")
-    catalog.check_spec(spec, dataset.raw.kind)
+    catalog.check_spec(spec, kind)
     catalog.build("tasks", spec.task, options=spec.task_args)
     check_known("metric", spec.metric, task.metrics)
     return spec
@@ -258,19 +221,16 @@ def _with_neck_defaults(spec: Spec) -> Spec:
 
 
 def with_slots(spec: Spec, rows: int) -> Spec:
-    """Limit the default number of slots of a memory to one per `ROWS_PER_SLOT` rows of the data.
-
-    A number that is set stays, and so does the memory of a stream, which may grow.
-    """
-    defaults = setting_defaults(catalog.lookup("necks", spec.neck).load()) | catalog.lookup("necks", spec.neck).preset
-    slots = defaults.get("slots")
+    """Set the default number of slots of a memory; a number that is set stays, and a memory of a stream may grow."""
+    entry = catalog.lookup("necks", spec.neck)
+    own = setting_defaults(entry.load()) | entry.preset
+    slots = own.get("slots")
     if not isinstance(slots, int) or "slots" in spec.neck_args or spec.plan == "stream":
         return spec
-    # a memory in proportion to the data, so that a step takes about as long as that of other methods
-    limit = max(FEWEST_SLOTS, min(rows, spec.rows or rows) // ROWS_PER_SLOT)
-    if spec.neck == PRODUCT_KEYS:  # n * n slots for n keys per side, of which `top` are read
-        limit = max(math.isqrt(limit), int(spec.neck_args.get("top", defaults["top"]))) ** 2
-    return spec if limit >= slots else replace(spec, neck_args={**spec.neck_args, "slots": limit})
+    product = spec.neck == PRODUCT_KEYS  # n * n slots for n keys per side, of which `top` are read
+    keys = int(spec.neck_args.get("top", own["top"])) if product else None
+    chosen = default_slots(slots, min(rows, spec.rows or rows), keys=keys)
+    return spec if chosen == slots else replace(spec, neck_args={**spec.neck_args, "slots": chosen})
 
 
 def required_necks(method: str, spec: Spec) -> tuple[str, ...]:

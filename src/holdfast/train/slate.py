@@ -11,22 +11,29 @@ from dataclasses import fields, replace
 from typing import Any
 
 from holdfast import catalog
-from holdfast.catalog.encoders import GENERAL
+from holdfast.catalog.encoders import GENERAL, SIMPLE_ENCODER
 from holdfast.catalog.entry import MethodEntry
 from holdfast.catalog.methods import DEFAULT_SLATE
 from holdfast.catalog.rates import default_rates
 from holdfast.core.errors import BadInput
+from holdfast.data.dataset import Dataset
+from holdfast.defaults import AUTO
 from holdfast.spec import Spec
-from holdfast.train.groups import source_folds
+from holdfast.stats.labels import CONSTANT, SIMPLE
 from holdfast.train.plan import Episode
-from holdfast.train.settings import min_domains, required_necks, with_general_model, with_method
+from holdfast.train.select import source_folds
+from holdfast.train.settings import min_domains, required_necks, with_general_model, with_method, with_rates
 from holdfast.train.workspace import Workspace
 
-AUTO, ALL = "auto", "all"
+ALL = "all"
 WRAPPERS = {"moving": "moving-average", "swad": "swad"}  # methods that do what `average` does
 ADAPTING = ("coral", "dann")  # added to the slate if there are unlabelled examples; a frozen encoder needs a projection
 PLAIN_NECKS = ("none", "projection")  # a system of the slate replaces them by its own neck
 TRANSFORMERS = ("minilm", "mpnet", "hf:", "vit")  # prefixes of encoders that can contain experts
+TABLES = ("table", "mixed")  # kinds that trees are usually good at
+FEW_COLUMNS = 50  # of a table of numbers only, whose kind is `vector`
+LIGHT = {"words": 1, "characters": 0, "min_df": 1, "features": 1000}  # of the text encoder of a constant prediction
+INSERTED = ("experts", "template")  # settings of an encoder that add parts to train
 
 
 def training_domains(episodes: Iterable[Episode], select: str, per_step: int = 0) -> int:
@@ -61,7 +68,7 @@ def choose_methods(names: Iterable[str], spec: Spec, workspace: Workspace) -> li
         return fitting
     if names != [ALL]:
         return names
-    trained = [name for name in catalog.buildable_names("methods") if not is_simple(name)]
+    trained = [each for each in catalog.buildable_names("methods") if not catalog.inner_method(each).full_batch]
     reasons = {name: exclusion_reason(name, spec, domains) for name in trained}
     workspace.notes += [f"{name} left out: {reason}" for name, reason in reasons.items() if reason]
     return [name for name, reason in reasons.items() if not reason]
@@ -71,11 +78,6 @@ def _with_own_neck(name: str, spec: Spec) -> str:
     """Name the neck of a method that needs one if the others have a projection."""
     necks = () if "+" in name else required_necks(name, spec)
     return f"{necks[0]}+{name}" if necks and spec.neck == "projection" else name
-
-
-def is_simple(name: str) -> bool:
-    """Whether a method is a simple baseline, which `all` does not include."""
-    return catalog.unwrap("methods", name)[-1][1].load().full_batch
 
 
 def exclusion_reason(name: str, spec: Spec, domains: int) -> str:
@@ -184,3 +186,27 @@ def merge_identical(specs: Sequence[Spec]) -> tuple[list[Spec], dict[str, str]]:
             same[spec.method] = first.method
     run = {str(spec) for spec in chosen.values()}
     return [spec for key, spec in numbers.items() if key in run], same
+
+
+def baseline_specs(base: Spec, dataset: Dataset, seeds: Sequence[int]) -> list[Spec]:
+    """Return the specs of the baselines for the spec of a comparison; none for streams and other tasks."""
+    kind = dataset.raw.kind
+    fitting = [name for name in SIMPLE if not catalog.lookup("methods", name).unsupported(base.task)]
+    constant = next((name for name in fitting if name in CONSTANT), None)
+    trees = [name for name in fitting if catalog.lookup("methods", name).head]
+    regressions = [name for name in fitting if name not in (*CONSTANT, *trees)]
+    if constant is None or base.plan == "stream":
+        return []
+    plain = replace(base, neck="none", neck_args={}, head="linear", head_args={}, method_args={})
+    plain = replace(plain, predict=Spec.predict, predict_args={})
+    simple = replace(plain, encoder=SIMPLE_ENCODER[kind], encoder_args={})
+    entry = catalog.lookup("encoders", base.encoder)
+    useful = entry.pretrained or entry.tune == "frozen" or bool(base.encoder_args.get("weights"))
+    frozen = [plain] if useful and not any(name in base.encoder_args for name in INSERTED) else []
+    first, *others = [*frozen, simple]
+    counts = LIGHT if kind == "text" else {}
+    specs = [with_method(replace(simple, encoder_args=counts), constant)]  # nothing large is loaded or counted for it
+    specs += [with_method(each, name) for name in regressions for each in (first, *others)]
+    if trees and (kind in TABLES or (kind == "vector" and 0 < len(dataset.columns or ()) <= FEW_COLUMNS)):
+        specs.append(with_method(simple, trees[0]))
+    return [replace(spec, seed=seed) for spec in with_rates(specs, {}) for seed in seeds]

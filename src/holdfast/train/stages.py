@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,32 +19,17 @@ from holdfast.nn.memory.recall import Recall
 from holdfast.record import packed
 from holdfast.spec import Spec
 from holdfast.tasks.base import Augmenting, Task
-from holdfast.train.collapse import adaptation_mix
-from holdfast.train.evaluate import check_memory, evaluation_outputs, score, validation_outputs
+from holdfast.train.assemble import GrowingVocabulary
+from holdfast.train.evaluate import adaptation_mix, check_memory, evaluation_outputs, score, validation_outputs
 from holdfast.train.fit import FitResult, fit
-from holdfast.train.groups import source_folds
-from holdfast.train.initialise import initialise_parts
-from holdfast.train.plan import Episode, PastStages, Stage, rows_of
-from holdfast.train.probe import fit_neck_and_head
+from holdfast.train.initialise import fit_neck_and_head, initialise_parts
+from holdfast.train.plan import Episode, PastStages, Stage, pool_small, rows_of
 from holdfast.train.recall import adapt_prototypes, attach, forget_unlabelled, observe_unlabelled
 from holdfast.train.resume import Saver
-from holdfast.train.select import Selection, across_folds, newest
-from holdfast.train.small import pool_small
+from holdfast.train.select import Selection, across_folds, newest, source_folds
 
 
-class Following(Protocol):
-    """Inputs that change when the network learns new words."""
-
-    def words(self, domains: Sequence[Part]) -> Sequence[str]:
-        """Return the words of the given rows."""
-        ...
-
-    def examples(self, method: Method) -> Examples:
-        """Return all examples, prepared for the current network of the method."""
-        ...
-
-
-def run(
+def train_stages(
     episode: Episode,
     make: Callable[[], Method],
     examples: Examples,
@@ -53,7 +38,7 @@ def run(
     *,
     selection: Selection,
     transform: Transform | None = None,
-    following: Following | None = None,
+    following: GrowingVocabulary | None = None,
     past: PastStages | None = None,
     saver: Saver | None = None,
     saved: dict[str, Any] | None = None,

@@ -27,24 +27,18 @@ from holdfast.core.stopping import Deadline, stop_if_requested
 from holdfast.core.store import Store
 from holdfast.data.batches import Examples, prepare
 from holdfast.data.cache import cached_features, uncached_rows
-from holdfast.data.copies import copies_note
 from holdfast.data.dataset import Dataset
-from holdfast.data.load import load_data
 from holdfast.data.raw import Subset
 from holdfast.data.readers.columns import listed
-from holdfast.data.readers.memory import Source
 from holdfast.data.sampling import nested_order, sample_sizes
 from holdfast.data.splits import rows_by_domain
-from holdfast.data.targets import infer_task
-from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled, unlabelled_parts, with_empty_labels
+from holdfast.data.unlabelled import unlabelled_parts
 from holdfast.defaults import FEW_DOMAINS, FEWEST_ENCODED
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation
 from holdfast.spec import Spec
 from holdfast.tasks.base import Prepared, Structured, Task
-from holdfast.train.plan import Episode, NoKnownClass, score_known_classes
-from holdfast.train.small import pool_tests, small_domain_note
+from holdfast.train.plan import Episode, NoKnownClass, pool_tests, score_known_classes
 
-RARE_CLASS = 0.05  # largest fraction of the rows of a rare class
 OnEncoding = Callable[[int, int], None]  # (encoded examples, all examples)
 
 
@@ -246,16 +240,6 @@ class Workspace:
         self.features = {encoder: features}  # only the newest: a comparison has one encoder
         return features
 
-    def rows_to_encode(self, encoder: Backbone) -> int:
-        """Return the number of examples whose features the cache of a frozen encoder lacks."""
-        if self.cache is None or encoder in self.features:
-            return 0
-        if forms := encoder.concatenated():
-            return sum(map(self.rows_to_encode, forms))
-        if isinstance(encoder, LearnedPreparation):
-            return 0
-        return uncached_rows(self.dataset.raw, self._feature_groups(), key=_feature_key(encoder), folder=self.cache)
-
     def for_worker(self, *, threads: int, device: str = "") -> Workspace:
         """Return a copy for another process: absolute paths and the state of this process, nothing prepared."""
         assert self.out is not None
@@ -298,83 +282,6 @@ def _feature_key(encoder: Backbone) -> str:
 
 def _plan_key(spec: Spec) -> str:
     return repr((spec.plan, sorted(spec.plan_args.items()), spec.seed, spec.select == "oracle"))
-
-
-def needs_labels(task: str | None) -> bool:
-    """Whether a task trains on class labels; None is `classify`."""
-    return "label" in catalog.build("tasks", task or Spec.task, options={}).needs
-
-
-def absent_classes_note(dataset: Dataset) -> str:
-    """Return a note on classes that some labelled domains do not have, or an empty string."""
-    present = {name: np.unique(dataset.y[dataset.rows_of(name)]) for name in dataset.domains}
-    lacking = {
-        name: [dataset.classes[i] for i in range(len(dataset.classes)) if i not in codes]
-        for name, codes in present.items() if (codes >= 0).any()
-    }  # fmt: skip
-    lists = [f"'{name}' has no {listed(classes, limit=5)}" for name, classes in lacking.items() if classes]
-    return f"classes are missing in some domains: {'; '.join(lists[:5])}{' ...' * (len(lists) > 5)}" if lists else ""
-
-
-def imbalance_note(dataset: Dataset, metric: str) -> str:
-    """Return a note on rare classes if the metric hardly depends on them, or an empty string."""
-    counts = np.bincount(dataset.y[dataset.y >= 0], minlength=len(dataset.classes))
-    limit = min(RARE_CLASS, 0.5 / max(1, len(counts)))  # of many balanced classes, none is rare
-    shares = {dataset.classes[i]: counts[i] / counts.sum() for i in np.argsort(counts) if counts[i] > 0}
-    rare = [name for name, share in shares.items() if share <= limit]
-    if metric != "accuracy" or not rare:
-        return ""
-    percent = 100 * sum(shares[name] for name in rare)
-    share = f"{percent:.0f}%" if percent >= 1 else f"{percent:.1g}%"
-    cause = f"so that accuracy hardly shows whether {'they are' if len(rare) > 1 else 'it is'} recognised"
-    words = f"classes {listed(rare, limit=5)} have" if len(rare) > 1 else f"class {rare[0]!r} has"
-    return f"the {words} only {share} of the rows, {cause}: use --metric macro_f1 or balanced_accuracy"
-
-
-def small_domains_note(dataset: Dataset) -> str:
-    """Return a note on domains with so few rows that their scores are uncertain, or an empty string."""
-    counts = np.bincount(dataset.domain[dataset.y >= 0] if dataset.unlabelled else dataset.domain)
-    return small_domain_note({name: int(n) for name, n in zip(dataset.domains, counts, strict=False) if n})
-
-
-def training_data(
-    data: Source,
-    *,
-    task: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    data_dir: Path | None = None,
-    examples: int | None = None,
-    unlabelled: Source | None = None,
-    empty_labels: str = "error",
-    settings: Mapping[str, Any] | None = None,
-    skip_bad: bool = False,
-) -> Dataset:
-    """Load a data set and check that a task can be trained on it; `examples` limits the examples per domain.
-
-    Without a task, numeric labels with many values are the targets of a regression, and other labels are classes.
-    `settings` may contain settings of the task, such as `task.separator`.
-
-    `unlabelled` is a source of examples without labels to adapt to; with `empty_labels="unlabelled"` so are the rows
-    whose label is empty. With `skip_bad`, rows of tables with bad cells are left out.
-    """
-    options = {key.removeprefix("task."): value for key, value in (settings or {}).items() if key.startswith("task.")}
-    target: Task = catalog.build("tasks", task or Spec.task, options=options)
-    check_known("--empty-labels", empty_labels, EMPTY_LABELS)
-    adapts = unlabelled is not None or empty_labels != EMPTY_LABELS[0]
-    if adapts and (task or Spec.task) != "classify":
-        raise BadInput(f"the task {task} does not use unlabelled examples: leave --unlabelled and --empty-labels out")
-    need = [role for role in target.needs if empty_labels == EMPTY_LABELS[0] or role != "label"]
-    dataset = load_data(data, columns=columns, need=need, data_dir=data_dir, form=target.data_form, skip_bad=skip_bad)
-    dataset = target.convert(dataset) if task else infer_task(dataset)
-    dataset = with_empty_labels(dataset) if empty_labels != EMPTY_LABELS[0] else dataset
-    dataset = dataset.checked(labels=bool(target.predicts))
-    dataset = dataset if examples is None else dataset.limited(examples)
-    dataset = dataset.with_notes(copies_note(dataset))
-    if unlabelled is None:
-        return dataset
-    inputs = {role: name for role, name in (columns or {}).items() if role not in ("label", "split")}
-    extra = load_data(unlabelled, columns=inputs, need=(), data_dir=data_dir, form=target.data_form, skip_bad=skip_bad)
-    return add_unlabelled(dataset, extra if examples is None else extra.limited(examples))
 
 
 def choose_device(name: str) -> torch.device:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from holdfast.train.collapse import class_mix, collapsed
+from holdfast.train.evaluate import class_mix, collapsed
 
 LEVEL = 0.05  # of the test against the null control
 RESAMPLES = 200

@@ -6,15 +6,16 @@ import subprocess
 import sys
 
 import pytest
-from tests.unit.run.test_resolve import jobs_of
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.train.analyses import choose_analyses
 from holdfast.train.resolve import choose_methods
 from holdfast.train.settings import make_spec
-from holdfast.train.workspace import Workspace, training_data
+from holdfast.train.training_data import training_data
+from holdfast.train.workspace import Workspace
 from tests.talks import talks
+from tests.unit.train.test_resolve import jobs_of
 
 RESPOND = {"task": "respond"}
 

@@ -25,7 +25,7 @@ from holdfast.cli import app
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Vectors
 from holdfast.data.synthetic import world
-from holdfast.train.workspace import training_data
+from holdfast.train.training_data import training_data
 
 DATA = world("vector", "none", domains=3, size=200, classes=3, seed=0)
 GOOD, BAD = ("fine great lovely superb", "dull poor awful broken")
@@ -128,7 +128,7 @@ def test_domains_that_are_predicted_badly_are_not_searched():
     assert errors.unsearched == ("c",)
     assert {error.domain for error in errors.rows} <= {"a", "b"}
     shown = replace(errors, rows=[LabelError(1, "1", "a", "no", "yes", 0.1, 0.9)])
-    assert "Not searched, because their predictions are poor: c." in label_error_grid(shown, Examples(data)).about
+    assert "Not searched, because their predictions are poor: c." in label_error_grid(shown, Examples(data))[0].about
 
 
 def test_shuffled_labels_are_not_searched():

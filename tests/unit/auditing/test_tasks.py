@@ -11,7 +11,7 @@ from holdfast.auditing.probe import LabelProbe, NumberProbe, target_groups
 from holdfast.auditing.shift import set_difference
 from holdfast.core.errors import BadInput
 from holdfast.stats.two_sample import ks_test
-from holdfast.train.workspace import training_data
+from holdfast.train.training_data import training_data
 
 DOMAINS = ("a", "b", "c")
 

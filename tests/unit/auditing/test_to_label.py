@@ -12,7 +12,7 @@ from holdfast.cli import app
 from holdfast.core.errors import BadInput
 from holdfast.data.load import load_data
 from holdfast.estimator import DomainClassifier
-from holdfast.train.workspace import training_data
+from holdfast.train.training_data import training_data
 
 
 @pytest.fixture(scope="module")

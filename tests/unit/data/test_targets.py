@@ -11,7 +11,7 @@ from holdfast.data.raw import Pixels, Texts, Vectors
 from holdfast.data.sample import Sample, load_sample, save_sample
 from holdfast.data.splits import merge_marked, row_hashes
 from holdfast.data.targets import label_sets, measurements, numeric_targets, ordered_levels, separator_in
-from holdfast.train.workspace import training_data
+from holdfast.train.training_data import training_data
 
 
 def data(labels, domain="x"):

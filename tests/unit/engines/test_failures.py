@@ -15,8 +15,9 @@ from holdfast import catalog
 from holdfast.core.stopping import Deadline, Interrupted, request_stop, withdraw_request
 from holdfast.engines import local
 from holdfast.engines.local import Local
-from holdfast.train.jobs import Failed, Stopped, run_job
-from holdfast.train.run import run_episode
+from holdfast.engines.work import outcome_of
+from holdfast.train.jobs import Failed, Stopped
+from holdfast.train.run import train_and_save
 from tests.unit.engines import faulty
 
 pytestmark = pytest.mark.usefixtures("clean_catalog")
@@ -38,7 +39,7 @@ def expected(workspace, spec, jobs_of, tmp_path):
     """Stages of runs without faults, computed one after another."""
     good = jobs_of(spec, replace(spec, seed=1))
     own = replace(workspace, out=tmp_path / "expected")
-    return good, [run_episode(job.spec, job.episode_in(own), own).stages for job in good]
+    return good, [train_and_save(job.spec, job.episode_in(own), own).stages for job in good]
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
@@ -157,6 +158,6 @@ def test_a_worker_that_has_not_started_at_the_deadline_is_not_waited_for(
 def test_a_signal_is_no_outcome(workspace, spec, jobs_of, tmp_path):
     own = replace(workspace, out=tmp_path)
     with pytest.raises(Interrupted):
-        run_job(jobs_of(spec)[0], own, tick=lambda _: request_stop(signal.SIGTERM))
+        outcome_of(jobs_of(spec)[0], own, tick=lambda _: request_stop(signal.SIGTERM))
     withdraw_request()
     assert (tmp_path / "checkpoints").exists()

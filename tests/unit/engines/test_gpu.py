@@ -75,7 +75,7 @@ class FakeWorker:
         self.limit, self.is_open, self.fills = 0.0, True, False
         self.connection, self.other_end = Pipe()
 
-    def begin(self, job: Job, *, limit: float) -> None:
+    def begin(self, job: Job, *, limit: float, fills: bool = False) -> None:
         self.job, self.limit = job, limit
         free = (38 - 10 * len(self.peers)) * GB
         self.other_end.send(("memory", Usage(RUN, free=free, total=80 * GB)))

@@ -13,13 +13,14 @@ from holdfast.cli.options import make_engine
 from holdfast.core import forking
 from holdfast.core.stopping import Interrupted, request_stop
 from holdfast.engines import local
+from holdfast.engines import work as job_module
 from holdfast.engines.gpu import gpu_variable, max_workers
 from holdfast.engines.local import Local, is_small, parse_jobs
 from holdfast.engines.ray import Ray
+from holdfast.engines.work import InputCache, StepReporter, unimportable
 from holdfast.methods.erm import ERM
 from holdfast.record import RunRecord, load
-from holdfast.train import jobs as job_module
-from holdfast.train.jobs import Failed, InputCache, Job, StepReporter, unimportable
+from holdfast.train.jobs import Failed, Job
 from holdfast.train.progress import ProgressListener
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace

@@ -12,6 +12,7 @@ from holdfast.core.inputs import Tokens
 from holdfast.data.raw import Vectors
 from holdfast.estimator import DomainClassifier
 from holdfast.folders.format import load_model
+from holdfast.uncertainty.calibration import observer
 
 
 class CpuRecorder:
@@ -115,10 +116,10 @@ def test_a_saved_model_predicts_the_same_with_and_without_graphs(tmp_path) -> No
     y, domains = (x[:, 0] > 0).astype(int), np.repeat(["a", "b", "c"], 80)
     classifier = DomainClassifier(encoder="mlp", steps=20, device="cuda", cache=False).fit(x, y, domains=domains)
     saved = load_model(classifier.save_pretrained(tmp_path / "model"))
-    eager = saved._observe(saved.model.encode)
+    eager = observer(saved.model)
     for count in (3, 4, 3, 4, 2, 3):
-        found = saved.outputs(Vectors(x[:count]), device="cuda")
+        found = saved.observe(Vectors(x[:count]), device="cuda").outputs
         with torch.no_grad():
             expected = eager(torch.from_numpy(x[:count]).to("cuda")).float().cpu().numpy()
-        np.testing.assert_allclose(found.values, expected[:, : found.values.shape[1]], atol=0.02)
+        np.testing.assert_allclose(found, expected[:, : found.shape[1]], atol=0.02)
     assert saved._captured.replays >= 2

@@ -9,7 +9,7 @@ from holdfast import BadInput, DomainClassifier
 from holdfast.prediction.predict import predict
 from holdfast.serve.requests import Limits, TooLarge
 from holdfast.serve.service import Service
-from holdfast.train.workspace import training_data
+from holdfast.train.training_data import training_data
 from tests.annotated import question_rows, tagged_sentences, write_corpus, write_names, write_questions
 from tests.graphs import rings_and_stars, write_zip
 from tests.tiny import tiny_bert

@@ -14,7 +14,7 @@ from holdfast.engines.local import Local
 from holdfast.final_model import refit
 from holdfast.folders.format import load_model
 from holdfast.record import read_finished
-from holdfast.train import schedule
+from holdfast.train import comparison
 from holdfast.train.board import Board
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import Request, resolve
@@ -63,7 +63,7 @@ def test_units_take_turns_only_if_their_runs_share_the_cores(tmp_path, monkeypat
     workspace = Workspace(DATA, device=torch.device("cpu"), cache=None, out=tmp_path)
     jobs = resolve(Request(methods=["logistic", "erm"], seeds=[0], settings={"encoder": "tabular"}), workspace)
     specs = list({str(job.spec): job.spec for job in jobs}.values())
-    board = Board(specs, [0], workspace, limit=60.0, search=False, engine=engine)
+    board = Board(specs, [0], workspace, limit=60.0, search=False, engine=engine, watch=ProgressListener())
     assert [board.next_job().spec.method for _ in expected] == expected
 
 
@@ -227,7 +227,7 @@ def test_finished_runs_are_saved_as_an_ensemble_if_the_model_does_not_fit_into_t
 ):
     model = tmp_path / "model"
     done = run(tmp_path / "runs", data=str(table), encoder="auto", baselines=False, budget="1h", model=model)
-    monkeypatch.setattr(schedule, "MODEL_FACTOR", 1e9)
+    monkeypatch.setattr(comparison, "MODEL_FACTOR", 1e9)
     notes = []
 
     class Notes(ProgressListener):

@@ -137,7 +137,7 @@ def test_only_validation_rows_of_trained_domains_are_read(plan, monkeypatch):
         return measure_engagement(*args)
 
     monkeypatch.setattr(Examples, "iter_batches", spied)
-    monkeypatch.setattr("holdfast.train.run.measure_engagement", measured)
+    monkeypatch.setattr("holdfast.train.engagement.measure_engagement", measured)
     _, episode = trained(steps=2, plan=plan, neck="memory", **{"neck.slots": 4})
     last = episode.stages[-1]
     assert sorted(read) == sorted(2 * [row for part in last.valid for row in part.rows.tolist()])  # two passes

@@ -8,10 +8,8 @@ import pytest
 from holdfast.core.errors import BadInput
 from holdfast.data.splits import DomainRows, Part, rows_by_domain
 from holdfast.data.synthetic import world
-from holdfast.train.groups import LeaveGroupsOut, balanced_groups, strata_counts
-from holdfast.train.plan import Episode, Stage, rows_of, short_title
-from holdfast.train.plans import CrossDataset, LeaveOneOut
-from holdfast.train.small import pool_small, pool_tests, small_domain_note
+from holdfast.train.plan import Episode, Stage, pool_small, pool_tests, rows_of, short_title, small_domain_note
+from holdfast.train.plans import CrossDataset, LeaveGroupsOut, LeaveOneOut, balanced_groups, strata_counts
 
 
 def domains_of(sizes, classes=3, seed=0):

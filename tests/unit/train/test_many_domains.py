@@ -12,7 +12,7 @@ from holdfast.data.synthetic import world
 from holdfast.defaults import default_domains_per_step, default_plan, plan_note
 from holdfast.train.jobs import Job
 from holdfast.train.resolve import Request, resolve
-from holdfast.train.run import run_episode
+from holdfast.train.run import train_and_save
 from holdfast.train.settings import make_spec, spec_settings
 from holdfast.train.slate import exclusion_reason, training_domains
 from holdfast.train.workspace import Workspace
@@ -98,7 +98,7 @@ def test_a_run_with_small_domains(tmp_path, select):
     request = Request(plan="auto", encoder="mlp", select=select, steps=4, every=2, seeds=(0,), tested=True)
     jobs = resolve(request, workspace)
     assert any("fewer than 10 rows and are scored together" in note for note in workspace.notes)
-    record = run_episode(jobs[0].spec, jobs[0].episode_in(workspace), workspace)
+    record = train_and_save(jobs[0].spec, jobs[0].episode_in(workspace), workspace)
     stage = record.stages[-1]
     *_, pool = stage["test"]
     assert pool.endswith("domains with fewer than 10 rows, fold 1 of 5")
@@ -118,7 +118,7 @@ def test_many_domains_are_evaluated_as_few_are(tmp_path, monkeypatch):
         workspace = Workspace(data, out=tmp_path / str(limit))
         spec = make_spec(data, encoder="mlp", plan="joint", settings={"steps": 4, "every": 2})
         (episode,) = workspace.episodes(spec)
-        records.append(run_episode(spec, episode, workspace).stages[0])
+        records.append(train_and_save(spec, episode, workspace).stages[0])
     assert records[0]["test"].keys() == records[0]["right"].keys() == set(data.domains)
     assert records[0]["right"] == records[1]["right"]
     for name, scores in records[0]["test"].items():

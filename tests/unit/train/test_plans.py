@@ -8,9 +8,8 @@ import pytest
 from holdfast.core.errors import BadInput
 from holdfast.data.splits import DomainRows, Part, rows_by_domain
 from holdfast.data.synthetic import world
-from holdfast.train.groups import LeaveGroupsOut
 from holdfast.train.plan import Episode, rows_of, score_known_classes
-from holdfast.train.plans import AllDomains, GivenSplit, Joint, KFold, LeaveOneOut, SingleSource, Stream
+from holdfast.train.plans import AllDomains, GivenSplit, Joint, KFold, LeaveGroupsOut, LeaveOneOut, SingleSource, Stream
 
 DATA = world("vector", "rotation", domains=4, size=40, classes=2, seed=0)
 THREE = {name: DomainRows(name, np.arange(10 * i, 10 * i + 10), {}) for i, name in enumerate("abc")}

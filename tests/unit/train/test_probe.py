@@ -9,7 +9,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator
 from holdfast.data.synthetic import world
 from holdfast.train.assemble import assemble
-from holdfast.train.probe import fit_neck_and_head
+from holdfast.train.initialise import fit_neck_and_head
 from holdfast.train.run import train
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace

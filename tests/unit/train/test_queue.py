@@ -16,7 +16,7 @@ from holdfast.train.queue import (
     SIMPLE,
     Candidate,
     Finished,
-    Request,
+    Slate,
     Unit,
     best_factors,
     next_units,
@@ -31,7 +31,7 @@ CANDIDATES = (
     Candidate("coral", seeds=(0, 1), searched=True),
     Candidate("vrex", seeds=(0, 1), searched=True),
 )
-SMALL = Request(CANDIDATES, (100,))
+SMALL = Slate(CANDIDATES, (100,))
 SIZES = (100, 200, 400, 800)
 TARGETS = ("films", "books")
 
@@ -43,14 +43,14 @@ def outcome(unit, scores=None, seconds=1.0):
     return Finished({} if score is None else dict.fromkeys(TARGETS, score), seconds)
 
 
-def simulate(request, scores=None, *, seconds=lambda unit: 1.0, finished=None, workers=1):
+def simulate(slate, scores=None, *, seconds=lambda unit: 1.0, finished=None, workers=1):
     """Finish units until none is left; return all in the order in which they began.
 
     With several workers, the next unit begins before the oldest one ends.
     """
     finished, began, running = dict(finished or {}), [], []
     while True:
-        waiting = [unit for unit in next_units(finished, request) if unit not in running]
+        waiting = [unit for unit in next_units(finished, slate) if unit not in running]
         while waiting and len(running) < workers:
             running.append(waiting.pop(0))
             began.append(running[-1])
@@ -163,7 +163,7 @@ def by_rows(unit):
 
 
 def test_methods_stay_on_the_first_sample_if_time_is_short():
-    units = simulate(Request(CANDIDATES, SIZES, limit=6.0), seconds=by_rows)
+    units = simulate(Slate(CANDIDATES, SIZES, limit=6.0), seconds=by_rows)
     first = next(unit for unit in units if unit.name == "mil")
     assert first.rows == SIZES[0]
     ahead = units[: units.index(first)]
@@ -172,13 +172,13 @@ def test_methods_stay_on_the_first_sample_if_time_is_short():
 
 
 def test_with_much_time_everything_goes_on_to_all_rows():
-    units = simulate(Request(CANDIDATES, SIZES, limit=math.inf), seconds=by_rows)
+    units = simulate(Slate(CANDIDATES, SIZES, limit=math.inf), seconds=by_rows)
     assert {unit.rows for unit in units if unit.name in ("mil", "coral", "vrex")} == {SIZES[-1]}
     assert list(dict.fromkeys(unit.rows for unit in units if unit.name == "erm")) == [SIZES[0], SIZES[-1]]
 
 
 def test_methods_run_on_the_largest_sample_that_erm_can_afford():
-    units = simulate(Request(CANDIDATES, SIZES, limit=12.0), seconds=by_rows)  # 2.4 s per unit at first
+    units = simulate(Slate(CANDIDATES, SIZES, limit=12.0), seconds=by_rows)  # 2.4 s per unit at first
     assert next(unit.rows for unit in units if unit.name == "mil") == 200
     assert [unit.rows for unit in units if unit.name == "mil" and unit.seed == 0 and unit.factor == 1] == [
         200,
@@ -188,7 +188,7 @@ def test_methods_run_on_the_largest_sample_that_erm_can_afford():
 
 
 def test_only_rows_that_are_encoded_grow_step_by_step():
-    units = simulate(Request(CANDIDATES, SIZES, limit=1e3), seconds=by_rows)
+    units = simulate(Slate(CANDIDATES, SIZES, limit=1e3), seconds=by_rows)
     for name, expected in {"minilm + logistic": list(SIZES), "tfidf + logistic": [SIZES[0], SIZES[-1]]}.items():
         assert list(dict.fromkeys(unit.rows for unit in units if unit.name == name)) == expected
 
@@ -199,25 +199,25 @@ def test_the_time_for_the_features_of_more_rows_counts(per_row, expected):
         new = unit.rows if unit.rows == SIZES[0] else unit.rows / 2
         return Finished(dict.fromkeys(TARGETS, 0.5), seconds=unit.rows / 100, encoding=new * per_row)
 
-    request, finished = Request(CANDIDATES, SIZES, limit=100.0), {}
-    while not (methods := [unit for unit in next_units(finished, request) if unit.name == "mil"]):
-        finished |= {unit: finish(unit) for unit in next_units(finished, request)}
+    slate, finished = Slate(CANDIDATES, SIZES, limit=100.0), {}
+    while not (methods := [unit for unit in next_units(finished, slate) if unit.name == "mil"]):
+        finished |= {unit: finish(unit) for unit in next_units(finished, slate)}
     assert methods[0].rows == expected
 
 
 @pytest.mark.parametrize("encodes", [True, False])
 def test_more_rows_wait_for_the_first_result_of_plain_training_if_its_inputs_are_encoded(encodes):
     candidates = tuple(replace(each, encodes=encodes) if each.name == "erm" else each for each in CANDIDATES)
-    request = Request(candidates, SIZES, limit=1e3)
-    others = {unit: outcome(unit) for unit in next_units({}, request) if unit.name != "erm" and unit.rows == SIZES[0]}
-    assert (SIZES[-1] in {unit.rows for unit in next_units(others, request)}) != encodes
+    slate = Slate(candidates, SIZES, limit=1e3)
+    others = {unit: outcome(unit) for unit in next_units({}, slate) if unit.name != "erm" and unit.rows == SIZES[0]}
+    assert (SIZES[-1] in {unit.rows for unit in next_units(others, slate)}) != encodes
     erm = Unit("erm", rows=SIZES[0])
     for result in (outcome(erm), Finished()):
-        assert SIZES[-1] in {unit.rows for unit in next_units({**others, erm: result}, request)}
+        assert SIZES[-1] in {unit.rows for unit in next_units({**others, erm: result}, slate)}
 
 
 def test_the_sample_of_a_failed_baseline_does_not_grow():
-    units = simulate(Request(CANDIDATES, SIZES), {"erm": None}, seconds=by_rows)
+    units = simulate(Slate(CANDIDATES, SIZES), {"erm": None}, seconds=by_rows)
     assert next(unit.rows for unit in units if unit.name == "mil") == SIZES[0]
 
 
@@ -231,7 +231,7 @@ ROLES = st.sampled_from([CONSTANT, SIMPLE, BASELINE, "method", "method", "method
 
 
 @st.composite
-def requests(draw):
+def slates(draw):
     roles = draw(st.lists(ROLES, min_size=1, max_size=8).filter(lambda names: names.count(BASELINE) <= 1))
     seeds = tuple(range(draw(st.integers(1, 3))))
     candidates = tuple(
@@ -241,23 +241,23 @@ def requests(draw):
         for number, role in enumerate(roles)
     )
     sizes = tuple(sorted(draw(st.sets(st.integers(10, 1000), min_size=1, max_size=4))))
-    return Request(candidates, sizes, draw(st.sampled_from([1.0, 30.0, 1000.0, math.inf])))
+    return Slate(candidates, sizes, draw(st.sampled_from([1.0, 30.0, 1000.0, math.inf])))
 
 
 @settings(max_examples=100, deadline=None)
-@given(requests(), st.integers(1, 4), st.randoms(use_true_random=False))
-def test_every_unit_begins_exactly_once(request, workers, random):
-    scores = {each.name: random.random() for each in request.candidates}
-    units = simulate(request, scores, seconds=by_rows, workers=workers)
+@given(slates(), st.integers(1, 4), st.randoms(use_true_random=False))
+def test_every_unit_begins_exactly_once(slate, workers, random):
+    scores = {each.name: random.random() for each in slate.candidates}
+    units = simulate(slate, scores, seconds=by_rows, workers=workers)
     assert len(units) == len(set(units))
     largest = [
-        (unit.name, unit.seed) for unit in units if unit.rows == request.sizes[-1] and unit.factor in (1.0, CHOSEN)
+        (unit.name, unit.seed) for unit in units if unit.rows == slate.sizes[-1] and unit.factor in (1.0, CHOSEN)
     ]
     wanted = [
         (each.name, seed)
-        for each in request.candidates
+        for each in slate.candidates
         for seed in (each.seeds[:1] if each.role == CONSTANT else each.seeds)
     ]
     assert sorted(largest) == sorted(wanted)
     finished = {unit: outcome(unit, scores, by_rows(unit)) for unit in units}
-    assert next_units(finished, request) == []
+    assert next_units(finished, slate) == []

@@ -18,7 +18,8 @@ from holdfast.train.plans import LeaveOneOut
 from holdfast.train.resolve import Request, resolve, single_run, with_methods
 from holdfast.train.settings import make_spec
 from holdfast.train.slate import choose_methods
-from holdfast.train.workspace import Workspace, imbalance_note
+from holdfast.train.training_data import imbalance_note
+from holdfast.train.workspace import Workspace
 
 DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)
 QUICK = {"encoder.hidden": [8], "plan.targets": ["domain-0"]}

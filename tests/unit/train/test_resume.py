@@ -11,7 +11,7 @@ from holdfast.data.synthetic import world
 from holdfast.methods.erm import ERM
 from holdfast.record import load
 from holdfast.train.resume import Saver
-from holdfast.train.run import run_episode, train
+from holdfast.train.run import train, train_and_save
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
 from tests.interrupted import Killed, killer
@@ -102,11 +102,11 @@ def test_two_damaged_checkpoints_start_the_run_again(tmp_path, caplog):
 def test_a_damaged_record_is_set_aside_and_its_run_repeated(tmp_path, caplog):
     workspace = Workspace(DATA, out=tmp_path)
     episode = workspace.episodes(SPEC)[0]
-    first = run_episode(SPEC, episode, workspace)
+    first = train_and_save(SPEC, episode, workspace)
     (path,) = (tmp_path / "records").glob("*.json")
     path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
     with caplog.at_level(logging.WARNING, logger="holdfast"):
-        again = run_episode(SPEC, episode, workspace)
+        again = train_and_save(SPEC, episode, workspace)
     assert "set aside" in caplog.records[-1].getMessage()
     assert again.stages == first.stages
     assert [r.id for r in load(tmp_path)] == [first.id]

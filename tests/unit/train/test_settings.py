@@ -8,7 +8,8 @@ from holdfast.data.synthetic import world
 from holdfast.spec import Spec
 from holdfast.train.assemble import assemble
 from holdfast.train.settings import make_spec, parse_settings, spec_settings
-from holdfast.train.workspace import Workspace, training_data
+from holdfast.train.training_data import training_data
+from holdfast.train.workspace import Workspace
 from tests.annotated import write_questions
 from tests.talks import talks
 from tests.tiny import tiny_bert

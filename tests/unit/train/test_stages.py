@@ -28,7 +28,7 @@ from holdfast.tasks.classify import Classify
 from holdfast.train import select
 from holdfast.train.evaluate import outputs
 from holdfast.train.plans import LeaveOneOut, Stream
-from holdfast.train.stages import run
+from holdfast.train.stages import train_stages
 
 DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)
 X = DATA.raw.take(np.arange(len(DATA)))
@@ -82,7 +82,7 @@ def options(selection=select.last, **more):
 
 def test_order_of_hooks_in_a_stream():
     (episode,) = Stream().episodes(rows_by_domain(DATA), 0)
-    method, done = run(episode, Recorder, EXAMPLES, TASK, **options(steps=2))
+    method, done = train_stages(episode, Recorder, EXAMPLES, TASK, **options(steps=2))
     for stage in done:
         assert stage["right"].keys() == stage["test"].keys()
         for domain, scores in stage["test"].items():
@@ -111,7 +111,7 @@ def test_schedules_restart_with_every_stage():
 
     (episode,) = Stream().episodes(rows_by_domain(DATA), 0)
     rates = []
-    run(
+    train_stages(
         episode, scheduled, EXAMPLES, TASK, **options(),
         tick=lambda metrics: rates.append(round(methods[-1].optimizer.optimizer.param_groups[0]["lr"], 6)),
     )  # fmt: skip
@@ -127,7 +127,7 @@ def test_target_labels_do_not_affect_training():
     other = Examples(TensorStore(X), flipped, DATA.domains)
     results = []
     for data in (EXAMPLES, other):
-        method, done = run(episode, erm, data, TASK, **options(steps=20, selection=select.train_validation))
+        method, done = train_stages(episode, erm, data, TASK, **options(steps=20, selection=select.train_validation))
         results.append((method.state_dict(), done[0]))
     for name, value in results[0][0].items():
         if isinstance(value, torch.Tensor):
@@ -142,7 +142,7 @@ def test_the_oracle_selects_on_target_rows_that_are_not_scored():
     (stage,) = episode.stages
     assert len(stage.oracle[0]) == 8
     assert len(stage.test[0]) == 32
-    _, done = run(episode, erm, EXAMPLES, TASK, **options(selection=select.oracle))
+    _, done = train_stages(episode, erm, EXAMPLES, TASK, **options(selection=select.oracle))
     assert set(done[0]["history"][0]["valid"]) == {stage.test[0].domain}
 
 
@@ -157,7 +157,7 @@ def test_the_in_split_has_the_rows_without_those_of_the_oracle():
 
 def test_leave_one_domain_out_selects_the_number_of_steps():
     episode = next(LeaveOneOut().episodes(rows_by_domain(DATA), 0))
-    _, done = run(episode, erm, EXAMPLES, TASK, **options(steps=12, selection=select.leave_one_domain_out))
+    _, done = train_stages(episode, erm, EXAMPLES, TASK, **options(steps=12, selection=select.leave_one_domain_out))
     assert done[0]["step"] in (2, 4, 6, 8, 10, 12)
     assert done[0]["step"] == done[0]["history"][-1]["step"]
 
@@ -174,7 +174,7 @@ def test_held_out_rows_without_inputs_are_an_error_before_training(kind):
     examples = Examples(TensorStore(X[present]), torch.from_numpy(DATA.y)[present], DATA.domains, starts=starts)
     recorder = Recorder()
     with pytest.raises(BadInput, match=f"domain '{part.domain}' has no held-out"):
-        run(episode, lambda: recorder, examples, TASK, **options())
+        train_stages(episode, lambda: recorder, examples, TASK, **options())
     assert recorder.steps == 0
 
 

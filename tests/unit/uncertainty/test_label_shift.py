@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from holdfast.train.collapse import class_mix, collapsed
+from holdfast.train.evaluate import class_mix, collapsed
 from holdfast.uncertainty.label_shift import estimate_shift
 
 DOMAIN = np.repeat([0, 1, 2], 300)

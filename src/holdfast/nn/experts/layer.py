@@ -130,6 +130,7 @@ class SparseMoE(nn.Module):
     mechanism = "experts"
     null_name = "choices and gates shuffled among tokens"
     compares_examples = True  # by balance losses and capacity
+    rate_part = must_learn = "experts"
     act_fn: nn.Module
     down_proj: nn.Parameter
     down_proj_bias: nn.Parameter | None

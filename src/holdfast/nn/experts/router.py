@@ -19,6 +19,8 @@ HASH_STEP = 0.5  # width of a cell of the hash, in standard deviations of a rand
 class CosineRouter(nn.Module):
     """Score s cos(W u + b, E_e) with a learned scale s = 1 / temperature: only directions matter and |score| <= s."""
 
+    rate_part = "router"
+
     def __init__(self, width: int, experts: int, *, inner: int = 256, temperature: float = 0.2) -> None:
         super().__init__()
         self.project = nn.Linear(width, inner)
@@ -42,6 +44,8 @@ class CosineRouter(nn.Module):
 
 class LinearRouter(nn.Module):
     """Score W u, without a bias."""
+
+    rate_part = "router"
 
     def __init__(self, width: int, experts: int) -> None:
         super().__init__()

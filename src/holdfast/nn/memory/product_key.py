@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from holdfast.accel.table_reads import select_pairs, weighted_rows
 from holdfast.core.errors import BadInput
-from holdfast.core.settings import checked_settings, retired_settings, setting
+from holdfast.core.settings import checked_settings, keywords_of, retired_settings, setting
 from holdfast.nn.memory.initialise import (
     INITS,
     KEYS,
@@ -83,7 +83,7 @@ class ProductKeyMemory(nn.Module):
     """
 
     Settings = ProductKeySettings
-    mechanism = "memory"
+    mechanism = rate_part = "memory"
     null_name = "all values replaced by their mean over slots"
     half_width: int
     heads: int
@@ -97,9 +97,10 @@ class ProductKeyMemory(nn.Module):
     values: nn.Parameter
     width: int
 
-    def __init__(self, width: int, **settings: Any) -> None:
+    @keywords_of(ProductKeySettings)
+    def __init__(self, width: int, settings: ProductKeySettings) -> None:
         super().__init__()
-        self.options = options = ProductKeySettings(**settings)
+        self.options = options = settings
         self.width, self.slots, self.side = width, options.slots, options.side
         self.heads, self.top, self.half_width = options.heads, options.top, options.key_width // 2
         self.query = query_net(width, self.heads * options.key_width, norm=options.query_norm)

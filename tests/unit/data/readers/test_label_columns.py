@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.train.workspace import training_data
+from holdfast.train.training_data import training_data
 
 ROWS = [("good film", 1, 0), ("bad film", 0, 1), ("odd film", 1, 1), ("no film", 0, 0)] * 3
 COLUMNS = {"labels": "happy,sad"}

@@ -150,7 +150,6 @@ def test_initialisation():
     ("settings", "message"),
     [
         ({"slots": 80}, "slots.*80.*81"),
-        ({"slots": 0}, "at least 1"),
         ({"top": 10}, "between 1 and 9"),
         ({"top": 0}, "between 1 and 9"),
         ({"key_width": 9}, "even"),
