@@ -186,10 +186,11 @@ class DefaultRunner(Runner):
         if job.stage == "search":
             super().run(job)
             return
-        from holdfast.engines.work import run_all
+        from holdfast.engines.work import InThisProcess, run_all
         from holdfast.engines.work import work as work_off
         from holdfast.prediction.combine import combine
         from holdfast.train.board import Board
+        from holdfast.train.progress import ProgressListener
         from holdfast.train.resolve import Request, resolve
 
         compared = job.row in COMPARED
@@ -203,7 +204,10 @@ class DefaultRunner(Runner):
         )
         jobs = resolve(request, workspace)
         if compared:
-            board = Board([each.spec for each in jobs], (job.seed,), workspace, limit=math.inf, search=True)
+            board = Board(
+                [each.spec for each in jobs], (job.seed,), workspace, limit=math.inf, search=True,
+                engine=InThisProcess(), watch=ProgressListener(),
+            )  # fmt: skip
             for _ in work_off(board, workspace):
                 pass
             records = board.results()

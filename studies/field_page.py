@@ -1,4 +1,4 @@
-"""Tables of docs/studies/field.md and field-trials.md, from the records of the field trials.
+"""Tables of docs/studies/field.md, from the records of the field trials.
 
 Verdicts are computed here, so that the records hold measurements only. Differences are paired over domains and seeds
 and positive if the choice of `compare` is better. The best simple baseline is the one with the best average on the
@@ -215,5 +215,6 @@ def set_table(folder: Path = RESULTS_FIELD) -> list[str]:
     return lines if known else [*lines, f"| no score has been recorded |{' |' * 8}"]
 
 
-TABLES: dict[str, Callable[[], list[str]]] = {"summary": summary_table, "commands": command_table}
-TRIAL_TABLES: dict[str, Callable[[], list[str]]] = {"trials": trial_table, "sets": set_table}
+TABLES: dict[str, Callable[[], list[str]]] = {
+    "summary": summary_table, "commands": command_table, "trials": trial_table, "sets": set_table,
+}  # fmt: skip

@@ -10,7 +10,6 @@ from typing import Any
 
 from holdfast.record import RunRecord
 from lab.recipes.recipe import load_recipe
-from studies.gmap_fold_tables import TABLES as FOLD_TABLES
 from studies.tables import RESULTS, compared, difference, header, records
 
 SEEDS = 5
@@ -179,5 +178,4 @@ TABLES = {
     "variants": variants,
     "entities": entities,
     "answers": answers,
-    **FOLD_TABLES,
 }

@@ -26,7 +26,7 @@ from scipy.ndimage import rotate
 
 from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import Vectors
-from holdfast.data.readers.memory import read_frame
+from holdfast.data.readers.in_memory import read_frame
 from holdfast.estimator import DomainClassifier
 from holdfast.folders.format import SavedModel, load_model
 from holdfast.monitor.check import Checker

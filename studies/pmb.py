@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from holdfast.record import RunRecord
 from holdfast.stats.decision import correctness, shared_correctness
-from holdfast.stats.statistics import bootstrap_signed_rank
 from holdfast.stats.streams import backward_transfer
+from lab.analysis.bootstrap import bootstrap_signed_rank
 from studies.tables import difference, header, match_row, records
 
 FINE_TUNING, GROWN, NULL = "F", "F+M+V", "F+M, new slots random and frozen"

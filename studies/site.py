@@ -162,7 +162,7 @@ def rewrite_links(app: Any, page: str, source: list[str]) -> None:
 
     def replace(match: re.Match[str]) -> str:
         target = (folder / match[1]).resolve()
-        inside = target.is_relative_to(DOCS) and target.suffix in (".md", ".svg", ".png")
+        inside = target.is_relative_to(DOCS) and target.suffix in (".md", ".svg", ".png", ".csv")
         return match[0] if inside or not target.exists() else "]{.outside}"
 
     text = LINK.sub(replace, source[0])

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -41,6 +42,21 @@ def run_cli(*words) -> Ran:
         stream.flush()
         texts.append(stream.buffer.getvalue().decode("utf-8"))
     return Ran(ended.value.code, *texts)
+
+
+def check_error(ran: Ran, pattern: str, *, machine: bool = False, code: int = 2) -> None:
+    """Check for one error that matches the pattern, and nothing else on stdout."""
+    assert ran.code == code, (ran.out, ran.err)
+    assert "Traceback" not in ran.out + ran.err
+    if machine:
+        assert set(ran.json) == {"error"}
+        sentence = ran.json["error"]
+    else:
+        assert ran.out == ""
+        assert ran.err.count("error: ") == 1
+        sentence = ran.err.strip().splitlines()[-1]
+        assert sentence.startswith("error: ")
+    assert re.search(pattern, sentence), sentence
 
 
 def check_outcome(ran: Ran, *, machine: bool) -> None:

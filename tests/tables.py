@@ -1,6 +1,9 @@
-"""Tables with a number, missing values and a category, from the vectors of a synthetic world."""
+"""Tables as csv files, and tables with a number, missing values and a category from a synthetic world."""
 
+import csv
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -8,6 +11,12 @@ from holdfast.core.table import Column
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Table, Texts
 from holdfast.data.synthetic import world
+
+
+def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    return path
 
 
 def table_world(kind: str = "table", **options) -> Dataset:

@@ -1,6 +1,5 @@
 """Small dialogues with a known answer."""
 
-import csv
 import random
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
+from tests.tables import write_rows
 
 THINGS = {"home": ("tea", "milk", "soup"), "ship": ("rope", "sail", "deck"), "farm": ("corn", "hay", "seed")}
 
@@ -27,8 +27,5 @@ def talks(size: int = 24) -> Dataset:
 
 
 def write_talks(path: Path, size: int = 24) -> Path:
-    with path.open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["message", "response", "domain"])
-        table.writerows([*pair, domain] for domain in THINGS for pair in pairs(domain, size))
-    return path
+    rows = ([*pair, domain] for domain in THINGS for pair in pairs(domain, size))
+    return write_rows(path, ["message", "response", "domain"], rows)

@@ -1,11 +1,11 @@
 """Write small files in the formats of G-MAP's data sets."""
 
-import csv
 import json
 from pathlib import Path
 
-from holdfast.data.known.base import KnownSet
+from holdfast.data.known.known_set import KnownSet
 from tests.annotated import tagged_sentences
+from tests.tables import write_rows
 
 CLASSIFICATION = {
     name: KnownSet.of(name)
@@ -25,15 +25,14 @@ def write_tasks(folder: Path, *names: str, times: int = 1) -> Path:
 
 
 def _write(folder: Path, known: KnownSet, times: int) -> None:
-    with (folder / f"{known.name}.csv").open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["text", "label", "split"])
-        for turn, split in enumerate(SPLITS):
-            for i, label in enumerate(known.labels):
-                for j in range(times):
-                    number = turn * 1000 + i * 100 + j if (turn, i) != (3, 0) else j  # equal to the first split
-                    word = "good" if i % 2 else "bad film"
-                    table.writerow([f"{known.name[:2]} {number} was {word} {i}", label.upper(), split])
+    rows = []
+    for turn, split in enumerate(SPLITS):
+        for i, label in enumerate(known.labels):
+            for j in range(times):
+                number = turn * 1000 + i * 100 + j if (turn, i) != (3, 0) else j  # equal to the first split
+                word = "good" if i % 2 else "bad film"
+                rows.append([f"{known.name[:2]} {number} was {word} {i}", label.upper(), split])
+    write_rows(folder / f"{known.name}.csv", ["text", "label", "split"], rows)
 
 
 def write_places(folder: Path, size: int = 8) -> Path:
@@ -62,10 +61,7 @@ def write_places(folder: Path, size: int = 8) -> Path:
                 context = f"the food was {('good', 'bad')[i % 2]} at {i}"
                 question = {"context": context, "question": "how was the food", "answers": [("good", "bad")[i % 2]]}
                 file.write(json.dumps({**question, "answer_start": [13], "split": split}) + "\n")
-    with (folder / "corpora.csv").open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["text", "domain"])
-        for domain in ("biomedical", "computer science"):
-            for i in range(3 * size):
-                table.writerow([f"the very good {domain} film {i}", domain])
+    domains = ("biomedical", "computer science")
+    rows = [[f"the very good {domain} film {i}", domain] for domain in domains for i in range(3 * size)]
+    write_rows(folder / "corpora.csv", ["text", "domain"], rows)
     return folder

@@ -2,6 +2,7 @@
 
 import json
 import string
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -39,24 +40,22 @@ WORDS = ["good", "bad", "film", "food", "the", "was", "a", "not", "very", "phone
 CHARACTERS = [*string.ascii_lowercase, *string.digits, *string.punctuation]
 VOCABULARY = list(dict.fromkeys([*SPECIALS, *WORDS, *CHARACTERS, *(f"##{c}" for c in CHARACTERS)]))
 
+_LAYERS = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "initializer_range": 0.2}
 _TEXT = {
-    "vocab_size": len(VOCABULARY),
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 66,
-    "pad_token_id": 1,
-    "initializer_range": 0.2,
-}
-_IMAGE = {
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "image_size": 16,
-    "patch_size": 4,
-    "initializer_range": 0.2,
+    **_LAYERS, "vocab_size": len(VOCABULARY), "intermediate_size": 64, "max_position_embeddings": 66, "pad_token_id": 1,
+}  # fmt: skip
+_IMAGE = {**_LAYERS, "image_size": 16, "patch_size": 4}
+_DISTILBERT = DistilBertConfig(
+    vocab_size=len(VOCABULARY), dim=32, n_layers=3, n_heads=2, hidden_dim=64, max_position_embeddings=66,
+    pad_token_id=1, initializer_range=0.2,
+)  # fmt: skip
+# family -> network, network with a masked-LM head, configuration
+FAMILIES = {
+    "bert": (BertModel, BertForMaskedLM, BertConfig(**_TEXT)),
+    "roberta": (RobertaModel, RobertaForMaskedLM, RobertaConfig(**_TEXT, type_vocab_size=1)),  # at most 64 tokens
+    "mpnet": (MPNetModel, MPNetForMaskedLM, MPNetConfig(**_TEXT)),
+    "distilbert": (DistilBertModel, DistilBertForMaskedLM, _DISTILBERT),  # without token types
+    "electra": (ElectraModel, ElectraForMaskedLM, ElectraConfig(**_TEXT, embedding_size=16)),  # with a projection
 }
 
 
@@ -83,73 +82,35 @@ def tiny_tokenizer(folder: Path) -> Path:
     return folder
 
 
-def _write(folder: Path, cls: type[PreTrainedModel], config: object) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    with quiet(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        cls(config).save_pretrained(folder)  # pyright: ignore[reportCallIssue, reportArgumentType]
-    return folder
-
-
-def tiny_bert(folder: Path) -> Path:
-    """Write BERT, 32 wide, 3 layers, at most 66 tokens, with its tokenizer."""
-    return tiny_tokenizer(_write(folder, BertModel, BertConfig(**_TEXT)))
-
-
-def tiny_roberta(folder: Path) -> Path:
-    """Write RoBERTa, whose positions start after the padding id: at most 64 tokens."""
-    return tiny_tokenizer(_write(folder, RobertaModel, RobertaConfig(**_TEXT, type_vocab_size=1)))
-
-
-def tiny_mpnet(folder: Path) -> Path:
-    """Write MPNet, with relative positions in its attention."""
-    return tiny_tokenizer(_write(folder, MPNetModel, MPNetConfig(**_TEXT)))
-
-
-def _distilbert() -> DistilBertConfig:
-    return DistilBertConfig(
-        vocab_size=len(VOCABULARY),
-        dim=32,
-        n_layers=3,
-        n_heads=2,
-        hidden_dim=64,
-        max_position_embeddings=66,
-        pad_token_id=1,
-        initializer_range=0.2,
-    )
-
-
-def tiny_distilbert(folder: Path) -> Path:
-    """Write DistilBERT, which has no token types."""
-    return tiny_tokenizer(_write(folder, DistilBertModel, _distilbert()))
-
-
-def tiny_electra(folder: Path) -> Path:
-    """Write ELECTRA, with narrower word vectors and a projection."""
-    return tiny_tokenizer(_write(folder, ElectraModel, ElectraConfig(**_TEXT, embedding_size=16)))
-
-
-def tiny_masked(folder: Path, family: str = "bert") -> Path:
-    """Write a network of one of five families with its masked-LM head, without zero weights."""
-    classes = {
-        "bert": (BertForMaskedLM, BertConfig(**_TEXT)),
-        "roberta": (RobertaForMaskedLM, RobertaConfig(**_TEXT, type_vocab_size=1)),
-        "mpnet": (MPNetForMaskedLM, MPNetConfig(**_TEXT)),
-        "distilbert": (DistilBertForMaskedLM, _distilbert()),
-        "electra": (ElectraForMaskedLM, ElectraConfig(**_TEXT, embedding_size=16, hidden_act="relu")),
-    }
-    return tiny_tokenizer(_write_stirred(folder, *classes[family]))
-
-
-def _write_stirred(folder: Path, cls: type[PreTrainedModel], config: object) -> Path:
+def _write(folder: Path, cls: type[PreTrainedModel], config: object, *, stirred: bool = False) -> Path:
+    """Write a network with weights that depend on nothing; stirred ones are nowhere zero."""
     folder.mkdir(parents=True, exist_ok=True)
     with quiet(), torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        made = cls(config)  # pyright: ignore[reportCallIssue, reportArgumentType]
-        for p in made.parameters():
+        model = cls(config)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        for p in model.parameters() if stirred else ():
             p += 0.1 * torch.randn_like(p)
-        made.save_pretrained(folder)
+        model.save_pretrained(folder)
     return folder
+
+
+def tiny_text(folder: Path, family: str) -> Path:
+    """Write a network of a family, 32 wide, 3 layers, at most 66 tokens, with its tokenizer."""
+    network, _, config = FAMILIES[family]
+    return tiny_tokenizer(_write(folder, network, config))
+
+
+tiny_bert, tiny_roberta, tiny_mpnet, tiny_distilbert, tiny_electra = (
+    partial(tiny_text, family=family) for family in FAMILIES
+)
+
+
+def tiny_masked(folder: Path, family: str = "bert") -> Path:
+    """Write a network with its masked-LM head, without zero weights."""
+    _, network, config = FAMILIES[family]
+    if family == "electra":
+        config = ElectraConfig(**_TEXT, embedding_size=16, hidden_act="relu")
+    return tiny_tokenizer(_write(folder, network, config, stirred=True))
 
 
 def tiny_bytes(folder: Path) -> Path:
@@ -160,7 +121,7 @@ def tiny_bytes(folder: Path) -> Path:
     specials = ["<s>", "<pad>", "</s>", "<unk>"]
     words = [*specials, *letters, *(a + b for a, b in merges), "<mask>"]
     config = RobertaConfig(**{**_TEXT, "vocab_size": len(words)}, type_vocab_size=1)
-    _write_stirred(folder, RobertaForMaskedLM, config)
+    _write(folder, RobertaForMaskedLM, config, stirred=True)
     index = {word: i for i, word in enumerate(words)}
     made = Tokenizer(models.BPE(index, merges, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -176,17 +137,16 @@ def tiny_bytes(folder: Path) -> Path:
 def tiny_vit(folder: Path) -> Path:
     """Write ViT, 32 wide, 3 layers, 16 pixels in patches of 4, with mean and std of the colours."""
     columns = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.25, 0.3], "do_normalize": True}
-    _write(folder, ViTModel, ViTConfig(**_IMAGE))
+    _write(folder, ViTModel, ViTConfig(**_IMAGE, intermediate_size=64))
     (folder / "preprocessor_config.json").write_text(json.dumps(columns), encoding="utf-8")
     return folder
 
 
 def tiny_deit(folder: Path) -> Path:
     """Write DeiT, with a distillation token next to the class token."""
-    return _write(folder, DeiTModel, DeiTConfig(**_IMAGE))
+    return _write(folder, DeiTModel, DeiTConfig(**_IMAGE, intermediate_size=64))
 
 
 def tiny_dinov2(folder: Path) -> Path:
     """Write DINOv2, with an unused mask token."""
-    image = {name: value for name, value in _IMAGE.items() if name != "intermediate_size"}
-    return _write(folder, Dinov2Model, Dinov2Config(**image, mlp_ratio=2))
+    return _write(folder, Dinov2Model, Dinov2Config(**_IMAGE, mlp_ratio=2))

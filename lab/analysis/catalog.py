@@ -1,11 +1,22 @@
 """Analyses of trained runs, which `holdfast compare --analyse` computes."""
 
-from holdfast.catalog.entry import AnalysisEntry
+from holdfast.catalog.entry import FEATURE_TASKS, AnalysisEntry
 
 _LOCATIONS = "lab.analysis.part_locations"
 _SLOTS = "slots per class (method=hma)"
 
 ANALYSES = {
+    "segment-mass": AnalysisEntry(
+        "lab.analysis.segments:segment_mass", "attention of every domain on every segment of a grown memory",
+        needs="a memory that has grown (method=progressive(erm))"),
+    "routing": AnalysisEntry(
+        "lab.analysis.routing:routing",
+        "how tokens are distributed over experts, and the mutual information of expert and domain",
+        needs="experts (neck=experts)"),
+    "general-memory": AnalysisEntry(
+        "lab.analysis.general_use:general_use",
+        "attention on a general memory, the layers its gates choose, and the scores without it",
+        tasks=FEATURE_TASKS, needs="a general memory (encoder=gmap)"),
     "projection-tsne": AnalysisEntry(
         "lab.analysis.tsne:panels", "2-D t-SNE projection of sources and target, on a subset of the points",
         needs="examples of sources and target"),

@@ -41,7 +41,7 @@ def read_part_locations(dataset: Dataset) -> PartLocations:
         for file, name in zip(files, ids, strict=True):
             versions[shared_name(name)].append(file)
         return {} if cub is None else _read_cub(cub, versions)
-    columns = formats.read_schema(path).names
+    columns = formats.open_table(path).schema.names
     if missing := [name for name in COLUMNS if name not in columns]:
         raise BadInput(f"{path} has no column {' and '.join(missing)}: it needs {', '.join(COLUMNS)}")
     locations: PartLocations = {}

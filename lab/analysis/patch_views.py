@@ -10,10 +10,10 @@ import numpy as np
 from torch import Tensor
 
 from holdfast.analysis import random_generator
-from holdfast.analysis.expert_views import expert_maps, load_images, pixels
 from holdfast.analysis.views import Subject
 from holdfast.nn.backbones.vision import VisionTransformer
 from holdfast.nn.experts.graft import expert_layers
+from lab.analysis.expert_views import expert_maps, load_images, pixels
 from lab.analysis.part_locations import read_part_locations, shared_name
 
 MAX_IMAGES = 200  # images that occur in several domains, and images with parts

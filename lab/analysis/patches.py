@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.analysis import random_generator, rounded
-from holdfast.analysis.routing import REPEATS, draw_map, encode_image, expert_colours, information
 from holdfast.report.plots import heatmap
 from holdfast.report.sections import Figure, RunResult, Section, figure_section
 from holdfast.stats.labels import Groups
+from lab.analysis.routing import REPEATS, draw_map, encode_image, expert_colours, information
 
 if TYPE_CHECKING:
     from holdfast.analysis.views import Views

@@ -20,8 +20,9 @@ from holdfast.nn.backbones.vision import VisionTransformer
 from holdfast.nn.heads import Linear
 from holdfast.nn.memory.block import BlockSettings, MemoryBlock
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
-from holdfast.nn.model import Model, tune
+from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
+from holdfast.nn.tuning import tune
 from holdfast.tasks.classify import Classify
 from lab.benchmarks.harness import Result, one_thread, passes, peak, random_images, ratio, repeated
 
@@ -88,8 +89,8 @@ def _steps(method_class: type[HMA] | type[ERM], mode: str, device: torch.device)
         )  # fmt: skip
         backbone = VisionTransformer(module_from_config(config), name="vit", size=pixels)
         tune(backbone, mode)
-        build_neck = partial(HeterogeneousMemory, classes=CLASSES, real=4 * size, slots=16 if gpu else 4)
-        neck = build_neck(backbone.width) if method_class is HMA else NoNeck(backbone.width)
+        build_neck = partial(HeterogeneousMemory, real=4 * size, slots=16 if gpu else 4)
+        neck = build_neck(backbone.width, CLASSES) if method_class is HMA else NoNeck(backbone.width)
         model = Model(backbone, neck, Linear(neck.width, CLASSES)).to(device)
     settings = OptimizerSettings(optimizer="sgd", lr=0.003, weight_decay=0.0)
     method: Method = method_class(model, task=Classify(), optimizer=partial(Optimizer, settings)).to(device).train()

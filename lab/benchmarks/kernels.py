@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from holdfast.core.kernels import without_kernels
+from holdfast.accel.registry import without_kernels
 from holdfast.core.seeds import generator
 from holdfast.data.batches import Batches
 from holdfast.data.synthetic import world
@@ -24,6 +24,7 @@ from holdfast.train.workspace import Workspace
 from lab.benchmarks.harness import Result, attempt, one_thread, ratio, repeated
 
 WARMUP = 12  # steps before the measurement: a step is captured in the first ones
+RECORDED = {"augment": "augment_kernels"}  # names of modules in records
 FEWEST_GAIN = 1.05  # of a module of kernels that is worth its code
 
 
@@ -42,17 +43,16 @@ class Network:
 _VIT: dict[str, Any] = {"encoder": "vit-s/16", "tune": "full", "encoder.size": 224}
 _TEXT: dict[str, Any] = {"encoder": "minilm", "tune": "full"}
 _RESNET: dict[str, Any] = {"encoder": "resnet50", "tune": "full", "encoder.size": 224}
-_AUGMENT = "holdfast.data.augment_kernels"
 NETWORKS = {
     "ViT-S/16": Network("image", "rotation", _VIT, ("norm", "attention"), 54),
     "GMoE, top 1": Network("image", "rotation", {**_VIT, "neck": "experts", "neck.top": 1}, ("experts",), 54),
     "GMoE, top 2": Network("image", "rotation", {**_VIT, "neck": "experts", "neck.top": 2}, ("experts",), 54),
     "ResNet-50": Network("image", "rotation", _RESNET, ("norm",)),
     "ResNet-18, augmented": Network(
-        "image", "rotation", {"encoder": "resnet18", "tune": "full", "augment": "crop-flip"}, (_AUGMENT,)
+        "image", "rotation", {"encoder": "resnet18", "tune": "full", "augment": "crop-flip"}, ("augment",)
     ),
-    "ResNet-50, augmented": Network("image", "rotation", {**_RESNET, "augment": "domainbed"}, (_AUGMENT,)),
-    "ViT-S/16, augmented": Network("image", "rotation", {**_VIT, "augment": "domainbed"}, (_AUGMENT,), 54),
+    "ResNet-50, augmented": Network("image", "rotation", {**_RESNET, "augment": "domainbed"}, ("augment",)),
+    "ViT-S/16, augmented": Network("image", "rotation", {**_VIT, "augment": "domainbed"}, ("augment",), 54),
     "MiniLM": Network("text", "vocabulary", _TEXT, ("norm", "attention")),
     "MiniLM with a memory": Network("text", "vocabulary", {**_TEXT, "neck": "memory"}, ("memory",)),
     "MiniLM with product keys": Network("text", "vocabulary", {**_TEXT, "neck": "product-memory"}, ("memory",)),
@@ -71,7 +71,7 @@ def run(device: torch.device) -> list[Result]:
     with one_thread():
         for name, network in NETWORKS.items():
             for module in ("control", *network.modules):
-                case = f"{name}, without {module.rpartition('.')[2]}" if module != "control" else f"{name}, control"
+                case = f"{name}, control" if module == "control" else f"{name}, without {RECORDED.get(module, module)}"
                 results.append(attempt(case, partial(_without, network, module, device), bar=None))
     return results
 

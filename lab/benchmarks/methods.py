@@ -20,8 +20,9 @@ from holdfast.methods.base import Method, StageInfo
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.heads import Linear
-from holdfast.nn.model import Model, tune
+from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
+from holdfast.nn.tuning import tune
 from holdfast.tasks.classify import Classify
 from lab.benchmarks.harness import Result, attempt, one_thread, ratio, repeated
 

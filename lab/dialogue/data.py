@@ -9,12 +9,12 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator
 from holdfast.data.dataset import SPLITS, Dataset, join
-from holdfast.data.known.base import TABLE_FILE, KnownSet
+from holdfast.data.known.known_set import TABLE_FILE, KnownSet
 from holdfast.data.raw import Texts
 from holdfast.data.readers import formats
 from holdfast.data.readers.codes import SPLIT_NAMES
 from holdfast.data.readers.columns import SYNONYMS, ReadOptions, find
-from holdfast.data.readers.table import read_table
+from holdfast.data.readers.tables import read_table
 
 KNOWN = KnownSet(name="dialogue", about="films, then Ubuntu support chats", reader="")
 FILMS, UBUNTU = "films", "ubuntu"
@@ -62,7 +62,7 @@ def _read(name: str, data_dir: Path | None) -> Dataset:
 
 def _splits(path: Path, rows: int) -> np.ndarray:
     """Return (n,) indices into SPLITS, -1 for other split names, which unused rows may have."""
-    column = find(formats.read_schema(path).names, SYNONYMS["split"])
+    column = find(formats.open_table(path).schema.names, SYNONYMS["split"])
     if column is None:
         return np.full(rows, -1)
     names = (row[column] for row in formats.iter_rows(path, [column]))

@@ -23,7 +23,7 @@ from holdfast.nn.recurrent.layer import (
     run_columns,
     total_width,
 )
-from holdfast.nn.recurrent.reference import InitialState
+from holdfast.ops.recurrent_step import InitialState
 from lab.dialogue.decoding import Score, State
 
 ENTRIES = 1 << 25  # maximum number of word scores in memory at once

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lab.recipes.recipe import Recipe
     from lab.recipes.reproduce import Reproduction
 
+MODEL = ("encoder", "tune", "steps", "batch", "lr")
 Table = Annotated[str, options.argument("Table or figure; see `holdfast list recipes`.")]
 Rows = Annotated[str, options.option("Comma separated rows of the table. [default: all]")]
 Columns = Annotated[str, options.option("Comma separated columns of the table. [default: all]")]
@@ -27,29 +28,21 @@ Batch = Annotated[int | None, typer.Option(help="Examples per domain, replaces t
 Rate = Annotated[float | None, typer.Option("--lr", help="Replaces the published learning rate.")]
 
 
+@options.takes(
+    "recipe", "rows", "columns", "seeds", *MODEL, "out", "device", "examples", "set_", "analyse", "no_cache",
+    "data_dir", *options.ENGINE, "json",
+    seeds="5", out=Path("runs/reproduce"),
+)  # fmt: skip
 def reproduce(
     recipe: Table,
+    run: options.Options,
     rows: Rows = "",
     columns: Columns = "",
-    seeds: options.Seeds = "5",
     encoder: Encoder = None,
     tune: Tune = None,
     steps: Steps = None,
     batch: Batch = None,
     lr: Rate = None,
-    out: options.Out = Path("runs/reproduce"),
-    device: options.Device = "auto",
-    examples: options.Examples = None,
-    set_: options.Set = None,
-    analyse: options.Analyse = "",
-    no_cache: options.NoCache = False,
-    data_dir: options.DataDir = None,
-    engine: options.Engine = "local",
-    jobs: options.Jobs = None,
-    address: options.Address = None,
-    cpus: options.Cpus = None,
-    gpus: options.Gpus = None,
-    json: options.Json = False,
 ) -> None:
     """Run a published table with its published settings and print each number next to the measured one.
 
@@ -75,16 +68,20 @@ def reproduce(
 
     Run the same command again to continue; finished runs are not repeated.
     """
-    start_early(jobs)  # before torch is imported
+    start_early(run.jobs)  # before torch is imported
     from holdfast.report.words import inactive_notes
     from holdfast.stats.engagement import engagements
     from holdfast.stats.labels import grouped
-    from lab.recipes.reproduce import reproduce as run
+    from lab.recipes.reproduce import reproduce as measure
 
-    keywords = options.run_keywords(locals())
-    with progress(json) as listener:
-        result = run(recipe, settings=options.parsed_settings(set_), watch=listener, **keywords)
-    if json:
+    with progress(run.json) as listener:
+        result = measure(
+            recipe, rows=options.words(rows), columns=options.words(columns), seeds=options.seed_numbers(run.seeds),
+            encoder=encoder, tune=tune, steps=steps, batch=batch, lr=lr, cache=not run.no_cache, settings=run.settings,
+            analyse=options.words(run.analyse), watch=listener, **run.some("out", "device", "examples", "data_dir"),
+            engine=options.make_engine(**run.some(*options.ENGINE)),
+        )  # fmt: skip
+    if run.json:
         print_json(options.comparison_json(result))
         return
     for note in result.notes:

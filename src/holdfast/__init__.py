@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.data.synthetic import world
     from holdfast.engines.work import launch
     from holdfast.estimator import DomainClassifier, DomainRegressor
-    from holdfast.folders.hub import push_to_hub
+    from holdfast.folders.card import push_to_hub
     from holdfast.monitor.watch import Watch, watch
     from holdfast.nn.graft.api import graft, grafted_parameters, load_graft, plain_state, save_graft, ungraft
     from holdfast.record import RunRecord
@@ -38,7 +38,7 @@ _HOME = {  # module -> public names
     "data.synthetic": ("world",),
     "estimator": ("DomainClassifier", "DomainRegressor"),
     "adaptation.adapt": ("Adaptation", "Terms", "adapt"),
-    "folders.hub": ("push_to_hub",),
+    "folders.card": ("push_to_hub",),
     "adaptation.pretrain": ("Pretraining", "pretrain"),
     "monitor.watch": ("Watch", "watch"),
     "nn.graft.api": ("graft", "grafted_parameters", "load_graft", "plain_state", "save_graft", "ungraft"),

@@ -17,7 +17,7 @@ from holdfast.core.errors import BadInput, NothingFinished
 from holdfast.core.files import cache_folder, locked
 from holdfast.core.forking import import_aside
 from holdfast.core.stopping import Deadline, format_seconds
-from holdfast.data.readers.memory import Source
+from holdfast.data.readers.in_memory import Source
 from holdfast.data.sampling import sample_sizes
 from holdfast.defaults import first_sample, learns
 from holdfast.engines.local import default_engine
@@ -117,7 +117,7 @@ def compare(
     )  # fmt: skip
     deadline = time_limit(budget, started, watch)
     workspace = _load(request, watch)
-    specs = _plan(request, workspace)
+    specs = _plan(request, workspace, deadline)
     watch.note(limit_sentence(deadline.seconds, default=budget is None))
     board = _queue(specs, request, workspace, deadline, engine=engine, watch=watch)
     _train(board, deadline, model=model is not None)
@@ -144,11 +144,11 @@ def _load(request: Request, watch: ProgressListener) -> Workspace:
     return workspace
 
 
-def _plan(request: Request, workspace: Workspace) -> list[Spec]:
+def _plan(request: Request, workspace: Workspace, deadline: Deadline) -> list[Spec]:
     """Return the specs to compare, with the first seed; decide on samples of the rows and on stored weights."""
     jobs = resolve(replace(request, seeds=request.seeds[:1]), workspace)
     specs = list({str(job.spec): job.spec for job in jobs}.values())
-    workspace.sizes = _sample_sizes(specs, workspace)
+    workspace.sizes = _sample_sizes(specs, workspace, deadline)
     workspace.weight_limits = _weight_limits(specs, request.seeds) if request.combinations else {}
     return specs
 
@@ -306,7 +306,7 @@ def fit(
     return Fitted(trained.model, out, trained.record, used, valid, rate, notes)
 
 
-def _sample_sizes(specs: Sequence[Spec], workspace: Workspace) -> tuple[int, ...]:
+def _sample_sizes(specs: Sequence[Spec], workspace: Workspace, deadline: Deadline) -> tuple[int, ...]:
     """Return the numbers of rows of nested samples; all rows only for streams and where the user set a number."""
     total = len(workspace.dataset)
     spec = next((each for each in specs if each.method not in SIMPLE), specs[0])
@@ -316,6 +316,7 @@ def _sample_sizes(specs: Sequence[Spec], workspace: Workspace) -> tuple[int, ...
     first = first_sample(
         kind, tuned=learns(entry, spec.tune), pretrained=entry.pretrained, device=workspace.device.type,
         tokens=spec.encoder_args.get("length") or 0,
+        spent=0.0 if math.isinf(deadline.seconds) else 1 - deadline.left() / deadline.seconds,
     )  # fmt: skip
     return sample_sizes(total, first)
 

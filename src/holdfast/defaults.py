@@ -36,6 +36,8 @@ ADAPTERS = 10.0  # multiple of the rate for low-rank adapters
 PASSES = 8  # over the examples of a domain of average size
 FEWEST, MOST = 300, 3000  # steps
 FEWEST_OF_SAMPLE = 100  # steps on a sample of the rows, which is to give a first answer soon
+FEWEST_OF_GRAPHS = 50  # the same without a GPU, for graphs, of which a step takes 30 to 100 ms
+LATE = (0.2, 0.3)  # shares of the limit before the first run: from each of them on, the first sample is halved
 VALIDATIONS, PATIENCE = 20, 5  # validations per run; without improvement before it stops
 # parts that start from random weights or, as experts, from equal weights: the rate of a tuned encoder is too low
 NEW_PARTS: dict[str, float] = dict.fromkeys(("neck", "head", "router", "experts", "critic", "memory"), 10.0)
@@ -79,7 +81,7 @@ class Encoder(Protocol):
 
 
 class Facts(Protocol):
-    """What defaults depend on besides the encoder: the data and the machine."""
+    """Facts that defaults depend on besides the encoder: the data and the machine."""
 
     @property
     def rows(self) -> int: ...
@@ -155,11 +157,22 @@ def default_domains_per_step(domains: int, plan: str) -> int:
     return DOMAINS_PER_STEP if domains > FEW_DOMAINS and plan != "stream" else 0
 
 
-def first_sample(kind: str, *, tuned: bool, pretrained: bool, device: str, tokens: int = 0) -> int:
+def first_sample(kind: str, *, tuned: bool, pretrained: bool, device: str, tokens: int = 0, spent: float = 0.0) -> int:
     """Return the number of rows of the first sample.
 
-    `tuned`: the encoder learns; `pretrained`: it is a large one; `tokens`: of a text, at most.
+    `tuned`: the encoder learns; `pretrained`: it is a large one; `tokens`: of a text, at most; `spent`: share of the
+    limit that imports and reading took, which is large if other processes use the machine.
     """
+    rows = _first_sample(kind, tuned=tuned, pretrained=pretrained, device=device, tokens=tokens)
+    return max(min(rows, FEWEST_ENCODED), rows >> sum(spent >= share for share in LATE))
+
+
+def fewest_of_sample(takes: str, device: str) -> int:
+    """Return the fewest steps of a run on a sample of the rows, by what its encoder takes."""
+    return FEWEST_OF_GRAPHS if takes == "graph" and device == "cpu" else FEWEST_OF_SAMPLE
+
+
+def _first_sample(kind: str, *, tuned: bool, pretrained: bool, device: str, tokens: int) -> int:
     if kind == "graph" and tuned and device == "cpu":
         return GRAPH_ROWS
     if kind not in ("text", "image", "mixed"):
@@ -255,14 +268,14 @@ def default_slots(slots: int, rows: int, *, keys: int | None = None) -> int:
     return min(slots, limit if keys is None else max(math.isqrt(limit), keys) ** 2)
 
 
-def default_rates(spec: Spec, encoder: Encoder, parts: Sequence[str]) -> dict[str, float]:
+def default_rates(spec: Spec, encoder: Encoder, own: Sequence[str]) -> dict[str, float]:
     """Return the factor of the learning rate per part: new parts learn faster than a pretrained encoder that is tuned.
 
-    `parts` are those of the network and the method of a spec.
+    `own` are those of the network and the method of a spec.
     """
     pretrained = "lr_args" in encoder.defaults or bool(spec.encoder_args.get("weights"))
     equal = spec.tune == "frozen" or spec.tune.startswith("lora:")  # adapters are new parts too
     known = {} if equal or not pretrained else dict(NEW_PARTS)
     for name in FITTED if spec.tune == "lp-ft" else ("head",) if spec.head in PRETRAINED_HEADS else ():
         known.pop(name, None)
-    return {name: known.get(name, 1.0) for name in parts}
+    return {name: known.get(name, 1.0) for name in own}

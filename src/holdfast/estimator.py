@@ -8,7 +8,7 @@ n examples, c classes, d features
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +24,7 @@ from holdfast.core.files import cache_folder
 from holdfast.data.align import with_classes
 from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import Raw
-from holdfast.data.readers.memory import (
+from holdfast.data.readers.in_memory import (
     as_dataset,
     as_frame,
     as_labels,
@@ -52,33 +52,28 @@ def _names(domains: Sequence[Any] | None) -> list[str] | None:
     return None if domains is None else [str(name) for name in domains]
 
 
+@dataclass(eq=False, repr=False)
 class DomainEstimator(BaseEstimator, ABC):
     """Base of the estimators: parameters, training on a Dataset, adaptation and model folders."""
 
-    n_features_in_: int
-    feature_names_in_: np.ndarray
-    notes_: tuple[str, ...]
-    record_: RunRecord
-
-    def __init__(
-        self, method: str = "erm", *, encoder: str = "auto", tune: str = "auto", steps: int | None = None,
-        batch: int | None = None, lr: float | None = None, metric: str | None = None, seed: int = 0,
-        device: str = "auto", cache: bool = True, keep_sample: int = 0, left_out: bool = False,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
-        self.method = method
-        self.encoder = encoder
-        self.tune = tune
-        self.steps = steps
-        self.batch = batch
-        self.lr = lr
-        self.metric = metric
-        self.seed = seed
-        self.device = device
-        self.cache = cache
-        self.keep_sample = keep_sample  # examples per domain that a model folder stores for `adapt`
-        self.left_out = left_out  # also train with each domain left out, to calibrate predictions for unseen domains
-        self.settings = settings
+    method: str = "erm"
+    _: KW_ONLY
+    encoder: str = "auto"
+    tune: str = "auto"
+    steps: int | None = None
+    batch: int | None = None
+    lr: float | None = None
+    metric: str | None = None
+    seed: int = 0
+    device: str = "auto"
+    cache: bool = True
+    keep_sample: int = 0  # examples per domain that a model folder stores for `adapt`
+    left_out: bool = False  # also train with each domain left out, to calibrate predictions for unseen domains
+    settings: Mapping[str, Any] | None = None
+    n_features_in_: int = field(init=False)
+    feature_names_in_: np.ndarray = field(init=False)
+    notes_: tuple[str, ...] = field(init=False)
+    record_: RunRecord = field(init=False)
 
     @abstractmethod
     def _dataset(self, X: Any, y: Any, domains: Sequence[Any] | None) -> Dataset:
@@ -142,10 +137,11 @@ class DomainEstimator(BaseEstimator, ABC):
 
     def foreignness(self, X: Any) -> np.ndarray:
         """Return the percentile of each example's distance to the training data, among validation examples.  # (n,)"""
-        foreign = self._model().outputs(self._raw(X), device=choose_device(self.device)).foreign
-        if foreign is None:
+        model = self._model()
+        if model.calibration is None:
             raise BadInput("this model has no foreign scores: fit it again")
-        return foreign
+        features = model.observe(self._raw(X), device=choose_device(self.device)).features
+        return model.calibration.foreign.percentiles(features)
 
     def _calibrated_sets(self, raw: Raw, coverage: float, method: str) -> Calibrated:
         """Return prediction sets with this coverage."""
@@ -288,9 +284,7 @@ class DomainClassifier(ClassifierMixin, DomainEstimator):
         raw, device = self._raw(X), choose_device(self.device)
         sets = self._calibrated_sets(raw, coverage, method)
         probabilities, names = self._model().probabilities(raw, device=device), _names(domains)
-        chosen = predict_sets(self._model(), sets, raw, probabilities, domains=names, device=device).classes
-        assert chosen is not None
-        return chosen
+        return predict_sets(self._model(), sets, raw, probabilities, domains=names, device=device).values
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy."""

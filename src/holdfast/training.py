@@ -31,7 +31,6 @@ from holdfast.train.training_data import needs_labels
 from holdfast.train.workspace import Workspace, choose_device
 from holdfast.uncertainty.calibration import fit_calibration
 from holdfast.uncertainty.left_out import CollectedRuns, train_left_out
-from holdfast.uncertainty.reference import fit_reference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +98,9 @@ def train_model(
     with locked(folder) if folder is not None and parallel.is_first() else nullcontext():
         with stop_at_signal():
             record, assembly = train(spec, episode, workspace, saver=saver, tick=watch.step)
-            checked = check_adaptation(spec, episode, workspace, record, assembly)
-        record, assembly, stage = checked.record, checked.assembly, episode.stages[-1]
-        notes = (*workspace.notes, *checked.notes, *check_prototypes(spec, stage, record, assembly))
+            record, assembly, notes = check_adaptation(spec, episode, workspace, record, assembly)
+        stage = episode.stages[-1]
+        notes = (*workspace.notes, *notes, *check_prototypes(spec, stage, record, assembly))
         watch.end(record)
         model, more = _saved_model(chosen, dataset, record, assembly, stage, calibrate=calibrate, columns=columns)
         model = model if runs is None else replace(model, left_out=runs.left_out(dataset, assembly))
@@ -150,11 +149,8 @@ def _saved_model(
         sample = draw_sample(dataset, stage.train, held_out, limit=chosen.keep_sample, seed=chosen.seed)
     named = dataset.columns if columns is None else columns
     names = None if named is None else tuple(map(str, named))
-    reference = fit_reference(
-        assembly, dataset, rows, held_out, calibration=calibration, columns=names, seed=chosen.seed
-    )
     model = SavedModel.of(
-        assembly, dataset, record, HeldOut.of(dataset, held_out), calibration=calibration, sample=sample,
-        columns=names, reference=reference,
+        assembly, dataset, record, HeldOut.of(dataset, held_out), calibration=calibration, train=rows, scored=held_out,
+        seed=chosen.seed, sample=sample, columns=names,
     )  # fmt: skip
     return model, tuple(notes)

@@ -14,6 +14,8 @@ ORDER = (
     ("core",),
     ("record", "spec"),
     ("defaults",),
+    ("ops",),
+    ("accel",),
     ("nn", "data"),
     ("tasks",),
     ("methods",),
@@ -88,6 +90,18 @@ def test_the_library_does_not_know_its_laboratory():
 
 def test_only_parallel_knows_torch_distributed():
     assert [each.path.name for each in sources() if "torch.distributed" in each.text] == ["parallel.py"]
+
+
+ACCELERATED = re.compile(
+    r"^\s*(import|from) triton\b|\bCUDAGraph\b|\bcuda\.graphs?\b|\bgraph_pool_handle\b", re.MULTILINE
+)
+
+
+def test_only_accel_knows_triton_and_cuda_graphs():
+    """Both directions, so that the expression finds what it should."""
+    knows = {each.name for each in sources() if ACCELERATED.search(each.text)}
+    assert {layer(each) for each in sources() if each.name in knows} == {"accel"}
+    assert {"accel/graphs.py", "accel/norm_kernels.py", "accel/registry.py"} <= knows
 
 
 LIGHT_MODULES = ("stats.decision", "report.page", "record", "cli", "catalog")

@@ -1,8 +1,10 @@
 """Fixtures of the contract tests: one small data set per kind of example, with a backbone for it."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,33 +19,55 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.splits import Part
 from holdfast.data.synthetic import world
 from holdfast.methods.base import Method
-from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.trees import Trees
-from holdfast.tasks.classify import Classify
-from tests.contract.sizes import LIGHT, small
+from tests.contract.scenario import build_method, started
+from tests.contract.sizes import small
 from tests.tables import table_world
-from tests.tiny import tiny_bert, tiny_vit
+from tests.tiny import tiny_bert, tiny_roberta, tiny_vit
 
-BODIES = {"mlp": "vector", "tabular": "table", "cnn": "image", "tiny-bert": "text", "tiny-vit-experts": "image",
-          "gin-virtual": "graph", "gin-subgraph": "graph"}  # fmt: skip
-EXPERTS = {"count": 3, "at": [0, 2], "inner": 8}
 GRAPHS = {"layers": 2, "hidden": 8, "dropout": 0.1}
-OPTIONS = {
-    "cnn": {"size": 8}, "tiny-bert": {"length": 12}, "tiny-vit-experts": {"experts": EXPERTS},
-    "gin-virtual": GRAPHS, "gin-subgraph": GRAPHS,
-}  # fmt: skip
-MARKS = {"gin-virtual": pytest.mark.graph, "gin-subgraph": pytest.mark.graph}
-
 SAMPLED = (  # tests of many combinations: every third one is run, the others are slow tests
     "test_head_trains_predicts_and_resumes",
     "test_trains_predicts_per_example_and_resumes_from_its_state",
-    "test_every_method_trains_predicts_and_resumes",
     "test_read_is_pure",
     "test_reads_are_independent_of_the_batch",
     "test_gradient_reaches_every_parameter",
 )
+
+
+@dataclass(frozen=True)
+class Body:
+    """A kind of examples with an encoder, whose options name the models that it needs."""
+
+    kind: str
+    encoder: str
+    options: dict = field(default_factory=dict)
+    neck: str = "none"
+    domains: int = 4
+    per_step: int = 0  # training domains in a batch; 0 for all
+
+    @property
+    def marks(self) -> tuple[pytest.MarkDecorator, ...]:
+        return (pytest.mark.graph,) if self.kind == "graph" else ()
+
+
+BODIES = {
+    "mlp": Body("vector", "mlp"),
+    "tabular": Body("table", "tabular"),
+    "cnn": Body("image", "cnn", {"size": 8}),
+    "tiny-bert": Body("text", "hf:BERT", {"length": 12}),
+    "tiny-vit-experts": Body("image", "vit:VIT", {"experts": {"count": 3, "at": [0, 2], "inner": 8}}),
+    "gin-virtual": Body("graph", "gin-virtual", GRAPHS),
+    "gin-subgraph": Body("graph", "gin-subgraph", GRAPHS),
+}
+MORE_BODIES = {
+    "many-domains": Body("vector", "mlp", domains=12, per_step=4),
+    "heterogeneous": Body("vector", "mlp", neck="heterogeneous"),
+    "gmap": Body("text", "gmap", {"domain": "BERT", "general": "ROBERTA", "length": 12}),
+}
+MODELS = {"BERT": tiny_bert, "VIT": tiny_vit, "ROBERTA": tiny_roberta}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -58,58 +82,80 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Bench:
     """A prepared data set, and functions that build models and methods for it."""
 
+    body: Body
     dataset: Dataset
-    examples: Examples
-    encoder: str
-    options: dict
+    examples: Examples = field(init=False)
 
-    def model(self, neck: str = "none", *, head: Any = Linear, **options) -> Model:
+    def __post_init__(self) -> None:
+        backbone = self.backbone()
+        store = prepare(self.dataset.raw, backbone.prepare, size=backbone.size)
+        self.examples = Examples(store, torch.from_numpy(self.dataset.y), self.dataset.domains)
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The training domains; a data set of four holds one of them out."""
+        return self.dataset.domains[:3] if self.body.domains == 4 else self.dataset.domains
+
+    def model(self, neck: str = "", *, head: Any = Linear, **options) -> Model:
+        neck = neck or self.body.neck
         with seeded(0, "init"):
             backbone = self.backbone()
             count = len(self.dataset.classes)
             part = catalog.build_neck(neck, backbone.width, count, options={**small(neck), **options})
-            return Model(backbone, part, head(part.width, len(self.dataset.classes)))
+            return Model(backbone, part, head(part.width, count))
 
     def backbone(self):
         rows = np.arange(len(self.dataset))
-        return catalog.build("encoders", self.encoder, partial(self.dataset.raw.take, rows), options=self.options)
+        name, options = self.body.encoder, self.body.options
+        return catalog.build("encoders", name, partial(self.dataset.raw.take, rows), options=options)
 
     def method(self, name: str, **settings) -> Method:
-        make = partial(Optimizer, OptimizerSettings(lr=3e-3, **settings))
+        """Return a started method with the neck that it needs; `settings` are those of its optimizer."""
         entry = catalog.unwrap("methods", name)[-1][1]
-        needed, head = entry.necks, Trees if entry.head else Linear
-        with seeded(0, "init", "method"):
-            model = self.model(needed[0] if needed else "none", head=head)
-            return catalog.build("methods", name, model, options=LIGHT.get(name, {}), task=Classify(), optimizer=make)
+        model = partial(self.model, (*entry.necks, "")[0], head=Trees if entry.head else Linear)
+        return started(build_method(name, model, **settings), self.domains, self.body.per_step)
 
     def batches(self, size: int = 4) -> Batches:
-        domains = [Part(d, self.dataset.rows_of(d)) for d in self.dataset.domains[:3]]
-        return Batches(self.examples, domains, size, generator=generator(0, "batches"))
+        parts = [Part(name, self.dataset.rows_of(name)) for name in self.domains]
+        rng = generator(0, "batches")
+        return Batches(self.examples, parts, size, generator=rng, domains_per_step=self.body.per_step)
 
     def batch(self, size: int = 4) -> DomainBatch:
         return next(self.batches(size))
 
 
+def make_bench(body: Body, *, size: int = 60) -> Bench:
+    make_world: Callable[..., Dataset] = table_world if body.kind == "table" else partial(world, body.kind, "none")
+    return Bench(body, make_world(domains=body.domains, size=size, classes=3, seed=0))
+
+
+class Benches(dict[str, Bench]):
+    """The benches by the names of their bodies, built when they are first used."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __missing__(self, name: str) -> Bench:
+        body = {**BODIES, **MORE_BODIES}[name]
+        if body.kind == "graph" and find_spec("torch_geometric") is None:
+            pytest.skip("the package torch-geometric is not installed")
+        prefix, _, model = body.encoder.partition(":")
+        encoder = f"{prefix}:{self.written(model)}" if model else prefix
+        options = {key: self.written(value) if isinstance(value, str) else value for key, value in body.options.items()}
+        self[name] = make_bench(replace(body, encoder=encoder, options=options))
+        return self[name]
+
+    def written(self, model: str) -> str:
+        """Return the folder of a tiny transformer."""
+        return str(MODELS[model](self.folder / model.lower()))
+
+
 @pytest.fixture(scope="session")
-def benches(tmp_path_factory):
-    named = {
-        "tiny-bert": f"hf:{tiny_bert(tmp_path_factory.mktemp('bert'))}",
-        "tiny-vit-experts": f"vit:{tiny_vit(tmp_path_factory.mktemp('vit'))}",
-    }
-    benches = {}
-    for body, kind in BODIES.items():
-        if kind == "graph" and find_spec("torch_geometric") is None:
-            continue  # its tests are skipped
-        make_world = table_world if kind == "table" else partial(world, kind, "none")
-        dataset = make_world(domains=4, size=60, classes=3, seed=0)
-        bench = Bench(dataset, None, named.get(body, body), OPTIONS.get(body, {}))
-        backbone = bench.backbone()
-        store = prepare(dataset.raw, backbone.prepare, size=backbone.size)
-        bench.examples = Examples(store, torch.from_numpy(dataset.y), dataset.domains)
-        benches[body] = bench
-    return benches
+def benches(tmp_path_factory) -> Benches:
+    return Benches(tmp_path_factory.mktemp("models"))
 
 
-@pytest.fixture(params=[pytest.param(body, marks=MARKS.get(body, ())) for body in BODIES])
+@pytest.fixture(params=[pytest.param(name, marks=body.marks) for name, body in BODIES.items()])
 def bench(request, benches) -> Bench:
     return benches[request.param]

@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -14,26 +13,22 @@ from holdfast import catalog
 from holdfast.core import parallel
 from holdfast.core.seeds import generator, process_rng_streams, seeded
 from holdfast.core.stopping import Interrupted, request_stop
-from holdfast.data.batches import Batches, Examples, prepare
-from holdfast.data.dataset import Dataset
+from holdfast.data.batches import Batches
 from holdfast.data.splits import Part
 from holdfast.data.synthetic import world
 from holdfast.methods.base import Method, StageInfo
 from holdfast.methods.mil import MIL
-from holdfast.methods.optim import Optimizer, OptimizerSettings
-from holdfast.nn.heads import Linear
-from holdfast.nn.model import Model
-from holdfast.tasks.classify import Classify
+from holdfast.methods.optim import Optimizer
 from holdfast.train.fit import train_step
 from holdfast.train.resume import stop_at_signal
 from holdfast.train.run import checkpoint_path, train_and_save
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
-from tests.contract.sizes import LIGHT, small
+from tests.contract.conftest import Bench, Body, make_bench
+from tests.contract.scenario import build_method
 
 BATCH = 4  # examples per domain, of both processes together
 STEPS = 3
-# plain SGD, because Adam would amplify rounding errors of small gradients
 PLAIN = {
     "mil": {"iterations": 2},
     "progressive(erm)": {"slots": 3},
@@ -50,43 +45,28 @@ def encoder_of(method: str) -> str:
     return (needed or ["gin" if any(layer.takes == "graph" for _, layer in layers) else "mlp"])[0]
 
 
-class Bench:
-    """A data set of four domains and networks without dropout, which would differ between processes."""
+def bench_of(encoder: str) -> Bench:
+    """Return a data set of four domains and networks without dropout, which would differ between processes."""
+    is_vector = encoder == "mlp"
+    options = {"hidden": [8] if is_vector else 8, "dropout": 0.0}
+    return make_bench(Body("vector" if is_vector else "graph", encoder, options), size=24)
 
-    def __init__(self, encoder: str) -> None:
-        kind = "vector" if encoder == "mlp" else "graph"
-        self.dataset: Dataset = world(kind, "none", domains=4, size=24, classes=3, seed=0)
-        self.encoder = encoder
-        self.options = {"hidden": [8] if kind == "vector" else 8, "dropout": 0.0}
-        backbone = self.backbone()
-        store = prepare(self.dataset.raw, backbone.prepare, size=backbone.size)
-        self.examples = Examples(store, torch.from_numpy(self.dataset.y), self.dataset.domains)
 
-    def backbone(self):
-        rows = np.arange(len(self.dataset))
-        return catalog.build("encoders", self.encoder, partial(self.dataset.raw.take, rows), options=self.options)
-
-    def method(self, name: str) -> Method:
-        needed = [neck for _, layer in catalog.unwrap("methods", name) for neck in layer.necks]
-        neck = needed[0] if needed else "none"
-        settings = OptimizerSettings(lr=0.05, optimizer="sgd", weight_decay=0.0)
-        with seeded(0, "init"):
-            backbone, count = self.backbone(), len(self.dataset.classes)
-            middle = catalog.build_neck(neck, backbone.width, count, options=small(neck))
-            model = Model(backbone, middle, Linear(middle.width, count))
-            options = {**LIGHT.get(name, {}), **PLAIN.get(name, {})}
-            make = partial(Optimizer, settings)
-            method = catalog.build("methods", name, model, options=options, task=Classify(), optimizer=make)
-        if isinstance(method, MIL):
-            memory = method.memory_optimizer
-            method.memory_optimizer = Optimizer(replace(memory.settings, optimizer="sgd"), memory.parameters)
-        return method
+def method_of(bench: Bench, name: str) -> Method:
+    """Return a method with SGD, because Adam would amplify rounding errors of small gradients."""
+    needed = [neck for _, layer in catalog.unwrap("methods", name) for neck in layer.necks]
+    settings = {"lr": 0.05, "optimizer": "sgd", "weight_decay": 0.0}
+    method = build_method(name, partial(bench.model, (*needed, "none")[0]), options=PLAIN.get(name), **settings)
+    if isinstance(method, MIL):
+        memory = method.memory_optimizer
+        method.memory_optimizer = Optimizer(replace(memory.settings, optimizer="sgd"), memory.parameters)
+    return method
 
 
 def trained(bench: Bench, name: str) -> Method:
     """Train two stages with all hooks, on the same rows for any number of processes."""
-    method = bench.method(name)
-    domains = [Part(d, bench.dataset.rows_of(d)) for d in bench.dataset.domains[:3]]
+    method = method_of(bench, name)
+    domains = [Part(d, bench.dataset.rows_of(d)) for d in bench.domains]
     rng, size = generator(0, "batches"), BATCH // parallel.world_size()
     with seeded(0, "method"), process_rng_streams(0):
         batches = Batches(bench.examples, domains, size, generator=rng)
@@ -120,7 +100,7 @@ def every_method(names: list[str]) -> dict[str, tuple[dict[str, Tensor], object]
     for name in names:
         encoder = encoder_of(name)
         if encoder not in benches:
-            benches[encoder] = Bench(encoder)
+            benches[encoder] = bench_of(encoder)
         method = trained(benches[encoder], name)
         states[name] = (dict(method.model.named_parameters()), plain(method.state_dict()))
     return states

@@ -1,44 +1,19 @@
 """Every method of the catalog minimises the balance loss of experts and reports load, importance and dropped pairs."""
 
-from functools import partial
+from dataclasses import replace
 
 import pytest
 import torch
 
 from holdfast import catalog
-from holdfast.core.seeds import seeded
-from holdfast.methods.base import StageInfo
-from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.experts.graft import expert_layers
-from holdfast.tasks.classify import Classify
 from holdfast.train.fit import train_step
-from tests.contract.conftest import LIGHT
+from tests.contract.scenario import full_batch
 
-INFO = StageInfo(0, ("d0", "d1", "d2"))
-
-
-def trains_experts(name: str) -> bool:
-    return (
-        not catalog.incompatibility(name, "vit:tiny") and not catalog.unwrap("methods", name)[-1][1].load().full_batch
-    )
-
-
-@pytest.fixture(params=[name for name in catalog.buildable_names("methods", "classify") if trains_experts(name)])
-def build(request, benches):
-    bench, name = benches["tiny-vit-experts"], request.param
-    needed = catalog.unwrap("methods", name)[-1][1].necks
-
-    def build_method(weight: float):
-        with seeded(0, "init"):
-            bench.options = {"experts": {**bench.options["experts"], "balance": weight, "capacity": 1.0}}
-            model, options = bench.model(needed[0] if needed else "none"), LIGHT.get(name, {})
-            optimizer = partial(Optimizer, OptimizerSettings(optimizer="sgd", lr=0.05))
-            method = catalog.build("methods", name, model, options=options, task=Classify(), optimizer=optimizer)
-            method.begin_stage(INFO)
-            method.begin_phase(method.phases[0])
-        return method.train()
-
-    return build_method
+NAMES = [
+    name for name in catalog.buildable_names("methods", "classify")
+    if not catalog.incompatibility(name, "vit:tiny") and not full_batch(name)
+]  # fmt: skip
 
 
 def routers(model) -> torch.Tensor:
@@ -50,18 +25,21 @@ def check_metrics(metrics) -> None:
     for layer in (0, 1):
         assert 0 <= float(metrics[f"experts/dropped/{layer}"]) < 1
         for quantity in ("load", "importance"):
-            shares = [
-                float(value) for name, value in metrics.items() if name.startswith(f"experts/{quantity}/{layer}/")
-            ]
+            prefix = f"experts/{quantity}/{layer}/"
+            shares = [float(value) for name, value in metrics.items() if name.startswith(prefix)]
             assert len(shares) > 1
             assert sum(shares) == pytest.approx(1, abs=1e-5)
     assert not any(name.startswith("experts/load/2") for name in metrics)
 
 
-def test_balance_loss_changes_the_routers_and_its_parts_are_reported(build, benches):
-    batch, changes = benches["tiny-vit-experts"].batch(), {}
+@pytest.mark.parametrize("name", NAMES)
+def test_balance_loss_changes_the_routers_and_its_parts_are_reported(name, benches):
+    bench = benches["tiny-vit-experts"]
+    batch, changes = bench.batch(), {}
     for weight in (0.0, 5.0):
-        method = build(weight)
+        experts = {**bench.body.options["experts"], "balance": weight, "capacity": 1.0}
+        weighted = replace(bench, body=replace(bench.body, options={"experts": experts}))
+        method = weighted.method(name, optimizer="sgd", lr=0.05)
         before = routers(method.model)
         torch.manual_seed(5)
         check_metrics(train_step(method, batch))
@@ -73,10 +51,7 @@ def test_balance_loss_changes_the_routers_and_its_parts_are_reported(build, benc
 @pytest.mark.parametrize("name", ["swad(erm)", "moving-average(erm)"])
 def test_averaged_weights_include_experts_and_routers(name, benches):
     bench = benches["tiny-vit-experts"]
-    method = bench.method(name).train()
-    method.begin_stage(INFO)
-    method.begin_phase("train")
-    batch = bench.batch()
+    method, batch = bench.method(name), bench.batch()
     for _ in range(3):
         method.step(batch)
     method.on_valid(3, {"d0": 0.5}, {"d0": 1.0})
@@ -84,5 +59,4 @@ def test_averaged_weights_include_experts_and_routers(name, benches):
     deployed = method.deployed
     assert deployed is not method.model
     assert len(expert_layers(deployed)) == len(expert_layers(method.model)) == 2
-    fresh = bench.method(name).model
-    assert not torch.allclose(routers(deployed), routers(fresh))
+    assert not torch.allclose(routers(deployed), routers(bench.method(name).model))

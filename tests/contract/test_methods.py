@@ -1,122 +1,87 @@
-"""Contract of all methods, on every kind of backbone."""
-
-import copy
+"""Contract of all methods: on some of many domains, and in turn on every kind of backbone, memory and companion."""
 
 import numpy as np
 import pytest
 import torch
 
 from holdfast import catalog
-from holdfast.core.seeds import seeded
+from holdfast.core.errors import BadInput
 from holdfast.data.splits import Part
-from holdfast.methods.base import StageInfo
 from holdfast.tasks.classify import Classify
 from holdfast.train.evaluate import outputs, score
-from tests.contract.conftest import BODIES, MARKS
-from tests.contract.scenario import assert_equal_states, assert_pure_predictions, tensors
+from tests.contract.conftest import BODIES, MORE_BODIES, Bench
+from tests.contract.scenario import build_method, check_method, full_batch
 
-ENCODERS = {"tiny-bert": "hf:tiny", "tiny-vit-experts": "vit:tiny"}
-INFO = StageInfo(0, ("d0", "d1", "d2"))
+KINDS = {**BODIES, **MORE_BODIES}
+ENCODERS = {"hf:BERT": "hf:tiny", "vit:VIT": "vit:tiny"}
 METHODS = catalog.buildable_names("methods", "classify")
-OTHERS = [body for body in BODIES if body not in ("mlp", "gin-subgraph")]
-ACCUMULATED = {"optimizer": "sgd", "accumulate": 2, "schedule": "cosine", "clip": 1.0}
+OTHERS = [body for body in KINDS if body not in ("mlp", "many-domains", "gin-subgraph")]
 
 
-def pairs(*, learns: bool, every: bool) -> list:
-    """Return (method, body): vectors or the graphs a method needs; if it `learns` one more kind in turn, or all."""
+def fits(name: str, body: str) -> bool:
+    encoder, needed = KINDS[body].encoder, catalog.unwrap("methods", name)[-1][1].necks
+    other_neck = KINDS[body].neck != "none" and needed and KINDS[body].neck not in needed
+    return not other_neck and not catalog.incompatibility(name, ENCODERS.get(encoder, encoder))
+
+
+def pairs(*, every: bool) -> list:
+    """Return (method, body): many domains or the graphs a method needs, and one more kind in turn, or all."""
     chosen = []
     for number, name in enumerate(METHODS):
-        entry = catalog.unwrap("methods", name)[-1][1]
-        if learns and entry.load().full_batch:
-            continue  # a single step on all examples
-        first = "gin-subgraph" if entry.encoders else "mlp"
-        more = OTHERS if every else [OTHERS[number % len(OTHERS)]] if learns else []
-        fitting = [body for body in (first, *more) if not catalog.incompatibility(name, ENCODERS.get(body, body))]
-        chosen += [pytest.param((name, body), id=f"{name}-{body}", marks=MARKS.get(body, ())) for body in fitting]
+        first = "many-domains" if fits(name, "many-domains") else "gin-subgraph"
+        others = [] if full_batch(name) else [body for body in OTHERS if fits(name, body)]
+        more = others if every or not others else [others[number % len(others)]]
+        chosen += [pytest.param((name, body), id=f"{name}-{body}", marks=KINDS[body].marks) for body in (first, *more)]
     return chosen
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Generate only the pairs that run: with --all every method on every kind of examples."""
     if "pair" in metafunc.fixturenames:
-        learns = metafunc.function is test_learns
-        metafunc.parametrize("pair", pairs(learns=learns, every=metafunc.config.getoption("--all")))
+        metafunc.parametrize("pair", pairs(every=metafunc.config.getoption("--all")))
 
 
-@pytest.fixture
-def bench(pair, benches):
-    return benches[pair[1]]
+def general_network(method) -> dict[str, torch.Tensor]:
+    return method.model.backbone.companion.second.module.state_dict()
 
 
-@pytest.fixture
-def make(pair, bench):
-    if pair[0] == "lightgbm":
-        pytest.importorskip("lightgbm", reason="needs LightGBM: pip install 'holdfast[lightgbm]'")
-
-    def build(**settings):
-        method = bench.method(pair[0], **settings)
-        with seeded(0, "stage"):
-            method.begin_stage(INFO)
-            method.begin_phase(method.phases[0])
-        return method
-
-    return build
-
-
-def steps(method, batch, count):
-    torch.manual_seed(5)
-    for _ in range(1 if method.full_batch else count):
-        method.step(batch)
-
-
-def test_a_step_trains_and_predictions_are_pure_and_independent_of_the_batch(make, bench):
-    method, batch = make(), bench.batch()
-    before = copy.deepcopy(tensors(method))
-    metrics = method.step(batch)
-    assert metrics
-    for value in metrics.values():
-        assert value.ndim == 0
-        assert not value.requires_grad
-        assert torch.isfinite(value)
-    assert any(not torch.equal(before[k], v) for k, v in tensors(method).items())
-
-    assert assert_pure_predictions(method, batch.x).shape == (12, 3)
-    method.train().end_stage([batch])
-    assert torch.isfinite(method.eval().predict(batch.x)).all()
-
-
-def test_equal_seeds_and_a_state_round_trip_give_equal_steps(make, bench):
-    """With another optimizer than the resumed runs of tests/property/test_resume.py."""
-    batch, first, second = bench.batch(), make(**ACCUMULATED), make(**ACCUMULATED)
-    steps(first, batch, 3), steps(second, batch, 3)
-    assert_equal_states(first, second)
-    other = make(**ACCUMULATED)
-    other.load_state_dict(copy.deepcopy(first.state_dict()))
-    steps(first, batch, 2), steps(other, batch, 2)
-    assert_equal_states(first, other)
-
-
-def test_learns(make, bench):
+def test_method_learns_resumes_and_predicts_purely(pair, benches):
     """A separable data set is learned; with larger backbones a few steps must lower the loss."""
-    small = bench.encoder == "mlp"
-    method, batches = make(), bench.batches(12 if small else 6)
-    method.train()
-    torch.manual_seed(0)
-    risks = []
-    for phase in method.phases:
-        method.begin_phase(phase)
-        risks += [float(method.step(next(batches))["risk"]) for _ in range(50 if small else 16)]
-    method.end_stage([next(batches)])
-    assert np.mean(risks[-6:]) < np.mean(risks[:6])
-    if small:
-        domains = [Part(d, bench.dataset.rows_of(d)) for d in bench.dataset.domains[:3]]
+    name, body = pair
+    if name == "lightgbm":
+        pytest.importorskip("lightgbm", reason="needs LightGBM: pip install 'holdfast[lightgbm]'")
+    bench: Bench = benches[body]
+    is_first = body == "many-domains"
+    size, steps = (12, 50) if is_first else (6, 16)
+    if full_batch(name):
+        method = bench.method(name)
+        assert method.solve(bench.batches(size).one_pass())
+    else:
+        method, predicted = check_method(lambda: bench.method(name), bench.batches(size), steps=steps, rows=range(6))
+        assert predicted.shape[1] == 3
+    if is_first and method.reads_inputs:
+        domains = [Part(d, bench.dataset.rows_of(d)) for d in bench.domains]
         scores = score(method, bench.examples, domains, Classify(), ["accuracy"])
         assert np.mean([values["accuracy"] for values in scores.values()]) > 0.85, scores
+    if body == "heterogeneous":  # forward passes of other methods write nothing
+        assert bool(method.deployed.neck.queue.seen.any()) == ("hma" in name)
+    if body == "gmap":
+        before = general_network(bench.method(name))
+        assert all(torch.equal(value, before[key]) for key, value in general_network(method).items())
+        assert all(p.grad is None for p in method.model.backbone.companion.second.module.parameters())
+        assert not [key for key in method.state_dict() if "companion.second" in key]
 
 
-def test_outputs_are_in_the_order_of_the_rows(make, bench):
-    method = make()
+@pytest.mark.parametrize("body", BODIES)
+def test_outputs_are_in_the_order_of_the_rows(body, benches):
+    bench: Bench = benches[body]
+    method = bench.method("erm")
     rows = np.random.default_rng(0).permutation(len(bench.dataset))
     in_order = outputs(method, bench.examples, np.arange(len(bench.dataset)))
     torch.testing.assert_close(outputs(method, bench.examples, rows), in_order[rows], rtol=1e-4, atol=1e-5)
     assert method.training
+
+
+def test_a_method_with_its_own_memory_refuses_another(benches):
+    with pytest.raises(BadInput, match="neck=memory"):
+        build_method("mil", benches["heterogeneous"].model)

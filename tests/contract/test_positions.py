@@ -2,6 +2,7 @@
 
 import copy
 from functools import partial
+from itertools import repeat
 
 import numpy as np
 import pytest
@@ -10,19 +11,17 @@ import torch
 from holdfast import catalog
 from holdfast.catalog.entry import TOKEN_TASKS
 from holdfast.core.errors import BadInput
-from holdfast.core.seeds import generator, seeded
+from holdfast.core.seeds import generator
 from holdfast.data.batches import Batches, Examples
 from holdfast.data.readers.corpus import read_corpus
 from holdfast.data.readers.questions import read_questions
 from holdfast.data.readers.tags import read_tags
 from holdfast.data.splits import Part
-from holdfast.methods.base import StageInfo
-from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.model import Model
 from holdfast.train.evaluate import score, validation_outputs
 from holdfast.train.settings import make_spec
 from tests.annotated import DOMAINS, corpus, write_names, write_questions
-from tests.contract.scenario import assert_pure_predictions, assert_resumes
+from tests.contract.scenario import build_method, check_method, started
 from tests.contract.sizes import small
 from tests.tiny import tiny_masked
 
@@ -72,34 +71,11 @@ def encoder(folder):
     return catalog.build("encoders", f"hf:{folder / 'bert'}", list, options={"length": 24})
 
 
-@pytest.fixture(params=CASES, ids=lambda case: "-".join(case))
-def case(request, worlds, folder):
-    task, name = request.param
-    dataset, examples, bound = worlds[task]
-
-    def make():
-        with seeded(0, "init"):
-            body = encoder(folder)
-            needed = catalog.unwrap("methods", name)[-1][1].necks or ("none",)
-            neck = "memory" if name.startswith("progressive") else needed[0]
-            neck = catalog.build_neck(neck, body.width, len(dataset.classes), options=small(neck))
-            head = "vocabulary" if task == "masked" else "linear"
-            built = catalog.build("heads", head, neck.width, dataset.classes, body, options={})
-            optimizer = partial(Optimizer, OptimizerSettings(lr=3e-3))
-            method = catalog.build(
-                "methods", name, Model(body, neck, built), options={}, task=bound, optimizer=optimizer
-            )
-            method.begin_stage(StageInfo(0, dataset.domains))
-            method.begin_phase(method.phases[0])
-        return method
-
-    return make, dataset, examples, bound
-
-
-def batches(dataset, examples, task):
-    parts = [Part(domain, dataset.rows_of(domain)) for domain in dataset.domains]
-    redraw = task.augment if type(task).__name__ == "Masked" else None
-    return Batches(examples, parts, 4, generator=generator(0, "batches"), augment=redraw)
+def model_of(folder, dataset, task, *, head="linear", neck="none"):
+    body = encoder(folder)
+    middle = catalog.build_neck(neck, body.width, len(dataset.classes), options=small(neck))
+    head = "vocabulary" if task == "masked" else head
+    return Model(body, middle, catalog.build("heads", head, middle.width, dataset.classes, body, options={}))
 
 
 def test_supported_methods():
@@ -108,28 +84,26 @@ def test_supported_methods():
     assert not {"coral", "irm", "mixup", "cdann", "mil", "hma", "pda", "lwf"} & served
 
 
-def test_trains_predicts_per_example_and_resumes_from_its_state(case):
-    make, dataset, examples, task = case
-    method, batch = make().train(), next(batches(dataset, examples, task))
-    torch.manual_seed(0)
-    risks = [float(method.step(batch)["risk"]) for _ in range(14)]
-    assert np.mean(risks[-4:]) < np.mean(risks[:3]) - 0.02
-    method.end_stage([batch])
-    together = assert_pure_predictions(method, batch.x, range(0, len(batch.y), 5), atol=1e-4)
-    assert together.shape[:2] == batch.x.at.shape
-    assert_resumes(method, make(), batch)
+@pytest.mark.parametrize(("task", "name"), CASES)
+def test_trains_predicts_per_example_and_resumes_from_its_state(task, name, worlds, folder):
+    dataset, examples, bound = worlds[task]
+    neck = "memory" if name.startswith("progressive") else (*catalog.unwrap("methods", name)[-1][1].necks, "none")[0]
+    parts = [Part(domain, dataset.rows_of(domain)) for domain in dataset.domains]
+    redraw = bound.augment if task == "masked" else None
+    batch = next(Batches(examples, parts, 4, generator=generator(0, "batches"), augment=redraw))
+
+    def make():
+        return started(
+            build_method(name, partial(model_of, folder, dataset, task, neck=neck), task=bound), dataset.domains
+        )
+
+    check_method(make, repeat(batch), steps=14, falls=0.02, rows=range(0, 12, 5), atol=1e-4)
 
 
 @pytest.mark.parametrize("task", TOKEN_TASKS)
 def test_scores_are_complete_pure_and_independent_of_batches(worlds, folder, task):
     dataset, examples, bound = worlds[task]
-    body = encoder(folder)
-    neck = catalog.build_neck("none", body.width, 2, options={})
-    head = catalog.build("heads", "vocabulary" if task == "masked" else "dense", 32, dataset.classes, body, options={})
-    optimizer = partial(Optimizer, OptimizerSettings(lr=3e-3))
-    method = catalog.build(
-        "methods", "erm", Model(body, neck, head), options={}, task=bound, optimizer=optimizer
-    ).train()
+    method = build_method("erm", partial(model_of, folder, dataset, task, head="dense"), task=bound).train()
     before, rng = copy.deepcopy(method.model.state_dict()), torch.get_rng_state()
     part = Part("all", np.arange(len(dataset)))
     result = score(method, examples, [part], bound, bound.metrics)["all"]
@@ -152,14 +126,12 @@ def test_scores_are_complete_pure_and_independent_of_batches(worlds, folder, tas
 @pytest.mark.parametrize("neck", [name for name in catalog.NECKS if "tag" in catalog.NECKS[name].tasks])
 def test_supported_necks_work_at_every_position(worlds, folder, neck):
     dataset, examples, bound = worlds["tag"]
-    body = encoder(folder)
-    built = catalog.build_neck(neck, body.width, len(dataset.classes), options=small(neck))
-    model = Model(body, built, catalog.build("heads", "linear", built.width, dataset.classes, body, options={})).eval()
+    model = model_of(folder, dataset, "tag", neck=neck).eval()
     x, y = examples.inputs_and_targets(torch.arange(6))
     output = model(x)
     assert output.shape == (6, x.at.shape[1], len(dataset.classes))
     bound.loss(output, y).backward()
-    assert all(p.grad is not None for p in built.parameters())
+    assert all(p.grad is not None for p in model.neck.parameters())
 
 
 @pytest.mark.parametrize("task", TOKEN_TASKS)

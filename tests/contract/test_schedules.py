@@ -7,11 +7,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast import catalog
-from holdfast.core.seeds import seeded
-from holdfast.methods.base import StageInfo
-from holdfast.methods.optim import Optimizer, OptimizerSettings
-from holdfast.tasks.classify import Classify
-from tests.contract.sizes import LIGHT
+from holdfast.methods.optim import OptimizerSettings
+from tests.contract.scenario import build_method, full_batch, started
 
 STEPS, RATES = 20, {"head": 10.0, "critic": 3.0, "memory": 7.0, "neck": 0.5}
 BUSY = {  # several updates per step, or a change of the loss during the run
@@ -22,34 +19,20 @@ BUSY = {  # several updates per step, or a change of the loss during the run
 }  # fmt: skip
 
 
-def takes_steps(name: str) -> bool:
-    return not catalog.unwrap("methods", name)[-1][1].load().full_batch
-
-
-METHODS = [name for name in catalog.buildable_names("methods", "classify") if takes_steps(name)]
-CASES = [
-    *(("erm", schedule, 1) for schedule in ("constant", "linear", "cosine", "halving")),
-    *((name, "linear", 1) for name in BUSY),
-    *((name, "linear", 2) for name in METHODS),
-]
+METHODS = [name for name in catalog.buildable_names("methods", "classify") if not full_batch(name)]
+CASES = [(name, "linear", 2) for name in METHODS]
+CASES += [("erm", schedule, 1) for schedule in ("constant", "linear", "cosine", "halving")]
 
 
 @pytest.mark.parametrize(("name", "schedule", "accumulate"), CASES)
 def test_rates_follow_the_schedule(name, schedule, accumulate, benches):
-    if catalog.incompatibility(name, "mlp"):
-        pytest.importorskip("torch_geometric")
     bench = benches["gin-subgraph" if catalog.incompatibility(name, "mlp") else "mlp"]
     warmup = STEPS // accumulate // 10
     settings = OptimizerSettings(
         lr=1e-3, schedule=schedule, warmup=warmup, steps=STEPS, accumulate=accumulate, rates=RATES
     )
-    needed = catalog.unwrap("methods", name)[-1][1].necks
-    options = {**LIGHT.get(name, {}), **BUSY.get(name, {})}
-    with seeded(0):
-        model = bench.model(needed[0] if needed else "none")
-        make = partial(Optimizer, settings)
-        method = catalog.build("methods", name, model, options=options, task=Classify(), optimizer=make)
-        method.begin_stage(StageInfo(0, tuple(bench.dataset.domains[:3])))
+    model = partial(bench.model, (*catalog.unwrap("methods", name)[-1][1].necks, "none")[0])
+    method = started(build_method(name, model, options=BUSY.get(name), **vars(settings)))
     updates: list[tuple[int, torch.optim.Optimizer, list[float]]] = []
     count = 0
 

@@ -1,7 +1,6 @@
 """Contract of methods with numbers, sets of labels and ordered levels as targets."""
 
 import copy
-from functools import partial
 
 import numpy as np
 import pytest
@@ -10,13 +9,12 @@ import torch
 from holdfast import catalog
 from holdfast.catalog.entry import NO_CLASS
 from holdfast.core.errors import BadInput
-from holdfast.core.seeds import generator, seeded
+from holdfast.core.seeds import generator
 from holdfast.data.batches import Batches, Examples
 from holdfast.data.splits import Part
-from holdfast.methods.base import StageInfo
-from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.model import Model
-from tests.contract.sizes import LIGHT, small
+from tests.contract.scenario import assert_pure_predictions, build_method, check_method, full_batch, started
+from tests.contract.sizes import small
 
 TASKS = ("regress", "multilabel", "ordinal")
 
@@ -26,7 +24,7 @@ def pairs() -> list:
     served = [name for name in catalog.buildable_names("methods") if not catalog.incompatibility(name, "mlp")]
     tasks = {name: [task for task in TASKS if name in catalog.buildable_names("methods", task)] for name in served}
     return [
-        pytest.param((task, name), id=f"{task}-{name}", marks=() if turn == i % len(tasks[name]) else pytest.mark.slow)
+        pytest.param(task, name, marks=() if turn == i % len(tasks[name]) else pytest.mark.slow)
         for i, name in enumerate(served)
         for turn, task in enumerate(tasks[name])
     ]
@@ -45,60 +43,39 @@ def targets_of(task, dataset):
     return (scores > 0).astype(float) if task == "multilabel" else None
 
 
-@pytest.fixture
-def problem(request, benches):
-    name, method = request.param
-    if method == "lightgbm":
+@pytest.mark.parametrize(("task", "name"), pairs())
+def test_method_learns_predicts_and_resumes(task, name, benches):
+    if name == "lightgbm":
         pytest.importorskip("lightgbm", reason="needs LightGBM: pip install 'holdfast[lightgbm]'")
-    bench = benches["mlp"]
-    targets = targets_of(name, bench.dataset)
-    task = catalog.build("tasks", name, options={}).bound(targets)
-    y = task.encode(bench.dataset.y, targets)
-    examples = Examples(bench.examples.store, y, bench.dataset.domains)
-    domains = [Part(d, bench.dataset.rows_of(d)) for d in bench.dataset.domains[:3]]
-    necks = catalog.unwrap("methods", method)[-1][1].necks
-    names = task.outputs(("low", "middle", "high"))
+    bench, entry = benches["mlp"], catalog.unwrap("methods", name)[-1][1]
+    targets = targets_of(task, bench.dataset)
+    bound = catalog.build("tasks", task, options={}).bound(targets)
+    examples = Examples(bench.examples.store, bound.encode(bench.dataset.y, targets), bench.dataset.domains)
+    domains = [Part(d, bench.dataset.rows_of(d)) for d in bench.domains]
+    batches = Batches(examples, domains, 12, generator=generator(0, "batches"))
+    names, neck = bound.outputs(("low", "middle", "high")), (*entry.necks, "none")[0]
+
+    def model():
+        backbone = bench.backbone()
+        part = catalog.build_neck(neck, backbone.width, len(names), options=small(neck))
+        return Model(
+            backbone, part, catalog.build("heads", entry.head or "linear", part.width, names, backbone, options={})
+        )
 
     def make():
-        optimizer = partial(Optimizer, OptimizerSettings(lr=3e-3))
-        with seeded(0, "init", "method"):
-            backbone, neck = bench.backbone(), necks[0] if necks else "none"
-            part = catalog.build_neck(neck, backbone.width, len(names), options=small(neck))
-            head = catalog.unwrap("methods", method)[-1][1].head or "linear"
-            model = Model(backbone, part, catalog.build("heads", head, part.width, names, backbone, options={}))
-            options = {"options": LIGHT.get(method, {}), "task": task, "optimizer": optimizer}
-            built = catalog.build("methods", method, model, **options)
-        with seeded(0, "stage"):
-            built.begin_stage(StageInfo(0, ("d0", "d1", "d2")))
-        return built
+        return started(build_method(name, model, task=bound))
 
-    return task, make, examples, domains
-
-
-@pytest.mark.parametrize("problem", pairs(), indirect=True)
-def test_method_learns_predicts_and_resumes(problem):
-    task, make, examples, domains = problem
+    if not full_batch(name):
+        check_method(make, batches, steps=25, rows=range(0, 36, 7))
+        return
     method = make()
-    batches = Batches(examples, domains, 12, generator=generator(0, "batches"))
-    rows = torch.cat([torch.from_numpy(part.rows) for part in domains])
-    x, y = examples.inputs_and_targets(rows)
-    start = float(task.loss(method.eval().predict(x), y).detach())
-    method.train()
-    torch.manual_seed(0)
-    for phase in method.phases:
-        method.begin_phase(phase)
-        for _ in range(1 if method.full_batch else 25):
-            metrics = method.solve(batches.one_pass()) if method.full_batch else method.step(next(batches))
-            assert all(torch.isfinite(value) for value in metrics.values())
-    method.end_stage([next(batches)])
-    outputs = method.eval().predict(x).detach()
-    assert float(task.loss(outputs, y)) < start
-    alone = torch.cat([method.predict(x[i : i + 1]) for i in range(0, len(x), 40)])
-    torch.testing.assert_close(outputs[::40], alone.detach(), rtol=1e-4, atol=1e-5)
-    assert set(task.scores(outputs, y, task.metrics)) == set(task.metrics)
+    x, y = examples.inputs_and_targets(torch.cat([torch.from_numpy(part.rows) for part in domains]))
+    start = float(bound.loss(method.eval().predict(x), y).detach())
+    method.solve(batches.one_pass())
+    outputs = assert_pure_predictions(method, x, range(0, len(x), 40))
+    assert float(bound.loss(outputs, y)) < start
+    assert set(bound.scores(outputs, y, bound.metrics)) == set(bound.metrics)
     other = make()
-    for phase in other.phases:
-        other.begin_phase(phase)
     other.load_state_dict(copy.deepcopy(method.state_dict()))
     assert torch.equal(other.eval().predict(x), outputs)
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import sys
 from importlib.util import find_spec
 from itertools import pairwise
@@ -143,23 +144,23 @@ def write_targets(folder: Path) -> None:
     (folder / "wards.csv").write_text("\n".join(["hospital,age,sex,pressure,smoker,label", *wards]) + "\n")
 
 
-@pytest.fixture
-def workdir(tmp_path, monkeypatch) -> Path:
-    """A working directory with the files that the documents use."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def template(tmp_path_factory) -> Path:
+    """A folder with the files that the documents use."""
+    folder = tmp_path_factory.mktemp("template")
     for name in ("reviews.csv", "sentences.csv"):
-        write_reviews(tmp_path / name, size=16)
-    write_published(tmp_path / "data", "amazon")
-    write_talks(tmp_path / "talks.csv")
-    write_names(tmp_path / "names", 8)
-    write_conll(tmp_path / "new.conll", tagged_sentences("sea", 3))
-    write_questions(tmp_path / "questions.jsonl", 8)
-    write_corpus(tmp_path / "texts.txt", 40)
-    tiny_bert(tmp_path / "encoder")
-    (tmp_path / "messages.csv").write_text("id,message\na,do you have two tea?\nb,do you have one rope?\n")
-    (tmp_path / "hats.csv").write_text("text,label\n" + "fine great hat,pos\ndull poor hat,neg\n" * 10)
-    (tmp_path / "new.csv").write_text("id,text\nx1,great superb thing\nx2,dreadful broken dull\n")
-    write_targets(tmp_path)
+        write_reviews(folder / name, size=16)
+    write_published(folder / "data", "amazon")
+    write_talks(folder / "talks.csv")
+    write_names(folder / "names", 8)
+    write_conll(folder / "new.conll", tagged_sentences("sea", 3))
+    write_questions(folder / "questions.jsonl", 8)
+    write_corpus(folder / "texts.txt", 40)
+    tiny_bert(folder / "encoder")
+    (folder / "messages.csv").write_text("id,message\na,do you have two tea?\nb,do you have one rope?\n")
+    (folder / "hats.csv").write_text("text,label\n" + "fine great hat,pos\ndull poor hat,neg\n" * 10)
+    (folder / "new.csv").write_text("id,text\nx1,great superb thing\nx2,dreadful broken dull\n")
+    write_targets(folder)
     rows = [(topic, a, b) for topic in ("law", "art", "sea") for a in ("old", "new") for b in ("old", "new") * 4]
     columns = {
         "premise": [f"a {a} ship" for _, a, _ in rows],
@@ -167,25 +168,32 @@ def workdir(tmp_path, monkeypatch) -> Path:
         "label": [a == b for _, a, b in rows],
         "topic": [topic for topic, _, _ in rows],
     }
-    pyarrow.parquet.write_table(pa.table(columns), tmp_path / "nli.parquet")
-    (tmp_path / "shapes").mkdir()
-    write_zip(tmp_path / "shapes" / "near.zip", rings_and_stars(24))
-    write_zip(tmp_path / "shapes" / "middle.zip", rings_and_stars(24, first=6))
-    write_zip(tmp_path / "shapes" / "far.zip", rings_and_stars(24, first=9))
-    write_zip(tmp_path / "larger.zip", rings_and_stars(6, first=20))
+    pyarrow.parquet.write_table(pa.table(columns), folder / "nli.parquet")
+    (folder / "shapes").mkdir()
+    write_zip(folder / "shapes" / "near.zip", rings_and_stars(24))
+    write_zip(folder / "shapes" / "middle.zip", rings_and_stars(24, first=6))
+    write_zip(folder / "shapes" / "far.zip", rings_and_stars(24, first=9))
+    write_zip(folder / "larger.zip", rings_and_stars(6, first=20))
     rng = np.random.default_rng(0)
-    write_patients(tmp_path / "patients.csv", rng)
+    write_patients(folder / "patients.csv", rng)
     for domain in ("photo", "sketch", "paint"):
         for label, shade in (("dark", 60), ("light", 190)):
-            folder = tmp_path / "images" / domain / label
-            folder.mkdir(parents=True)
+            images = folder / "images" / domain / label
+            images.mkdir(parents=True)
             for i in range(6):
                 pixels = (shade + rng.integers(-40, 40, (16, 16, 3))).astype(np.uint8)
-                Image.fromarray(pixels).save(folder / f"{i}.png")
+                Image.fromarray(pixels).save(images / f"{i}.png")
     (table,) = [text for _, text in blocks("docs/tutorials/images.md", "text") if text.startswith("image,part")]
-    (tmp_path / "images" / "parts.csv").write_text(table)
-    tiny_vit(tmp_path / "deit")
-    return tmp_path
+    (folder / "images" / "parts.csv").write_text(table)
+    tiny_vit(folder / "deit")
+    return folder
+
+
+@pytest.fixture
+def workdir(template, tmp_path, monkeypatch) -> Path:
+    """A copy of these files as the working directory."""
+    monkeypatch.chdir(shutil.copytree(template, tmp_path / "work"))
+    return tmp_path / "work"
 
 
 def write_patients(path: Path, rng: np.random.Generator) -> None:

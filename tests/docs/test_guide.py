@@ -32,13 +32,3 @@ def test_figure_is_small_and_has_its_title(name):
 
 def test_no_other_figures_are_stored():
     assert sorted(path.name for path in guide.IMAGES.iterdir()) == sorted(guide.figures())
-
-
-def test_figures_are_copied_from_the_working_directory(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib", reason="the extra dev is not installed")
-    page = tmp_path / "page.md"
-    code = 'import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.savefig("line.svg")\n'
-    page.write_text(f"# Page\n\n## One?\n\n```python\n{code}```\n\n![A line](images/guide/line.svg)\n")
-    monkeypatch.setattr(guide, "PAGE", page)
-    assert guide.draw(tmp_path / "figures") == [tmp_path / "figures" / "line.svg"]
-    assert "<svg" in (tmp_path / "figures" / "line.svg").read_text()

@@ -13,7 +13,7 @@ from holdfast import catalog, compare, world
 from holdfast.catalog import ENCODERS, METHODS, NECKS
 from holdfast.core.settings import settings_class
 from studies import methods
-from studies.build import block, blocks, build
+from studies.build import block
 
 ROOT = methods.ROOT
 SYMBOLS = {"risk", "risk_i", "risk_rest", "z", "z0", "p", "s", "l", "g", "r", "j", "w", "omega", "q_i", "v_i", "inner"}
@@ -28,13 +28,6 @@ def check_sections() -> None:
         words = set(re.findall(r"`([a-z_]+)`", text)) - SYMBOLS
         known = {*METHODS, *NECKS, *METHODS[name].setting_names()}
         assert words <= known, (name, words - known)
-
-
-@pytest.mark.parametrize("path", methods.FILES, ids=lambda path: path.name)
-def test_tables_are_up_to_date(path):
-    text = path.read_text(encoding="utf-8")
-    assert blocks(text) == list(methods.FILES[path])
-    assert build(path, text) == text, "run `python -m studies.build`"
 
 
 def test_descriptions_name_real_methods_and_settings():
@@ -113,7 +106,7 @@ def test_a_new_method_passes_the_contract_and_needs_no_golden_curve(toy):
     command = [sys.executable, "-m", "pytest", "-k", "toy", "-m", "not slow", *files]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout[-2000:]
-    assert int(re.findall(r"(\d+) passed", done.stdout)[0]) == 6  # five of the contract, one of its search space
+    assert int(re.findall(r"(\d+) passed", done.stdout)[0]) == 3  # two of the contract, one of its search space
 
 
 def doc_block(language: str) -> str:

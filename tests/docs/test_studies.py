@@ -4,33 +4,41 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from holdfast.auditing.audit import SAMPLE
 from holdfast.auditing.near import BANDS, BITS, CORRELATION, LONGEST, ROWS, WIDTH
 from holdfast.auditing.shift import MAX_ROWS, MIN_ROWS
-from holdfast.data.load import load_data
 from studies import mil
-from studies.audit import CHARACTERS, DOMAINS, write_texts
-from studies.build import DOCS, TABLES, block, blocks
+from studies.build import DOCS, FILES, MOST_ROWS, TABLES, blocks, build
 from studies.tables import RESULTS
 
-NAMES = [(page, name) for page, tables in TABLES.items() for name in tables]
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = 1200  # of a study, at most
 
 
-@pytest.mark.parametrize(("page", "name"), NAMES, ids=["/".join(pair) for pair in NAMES])
-def test_table_equals_its_records(page, name):
-    lines = TABLES[page][name]()
-    assert len(lines) >= 3
-    assert block(name, lines) in (DOCS / f"{page}.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_generated_tables_equal_their_records(path):
+    text = path.read_text(encoding="utf-8")
+    page, files = build(path, text)
+    assert page == text, "run `python -m studies.build`"
+    assert sorted(blocks(text)) == sorted(FILES[path])
+    for file, content in files.items():
+        assert content.count("\n") > 1
+        assert file.read_text(encoding="utf-8") == content, f"{file.name}: run `python -m studies.build`"
+    for name in re.findall(r"<!-- table: (.+) -->", text):
+        lines = FILES[path][name]()
+        assert len(lines) - 2 <= MOST_ROWS or "" in lines, f"link the table {name} as a file"
 
 
-@pytest.mark.parametrize("page", TABLES)
-def test_page_shows_every_table_once_and_stays_short(page):
-    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
-    assert sorted(blocks(text)) == sorted(TABLES[page])
-    assert text.count("\n") <= 400 or "studies" not in str(page)
+def test_no_other_csv_files_are_stored():
+    linked = {name for page in DOCS.rglob("*.md") for name in re.findall(r"\(csv/(.+?)\)", page.read_text())}
+    assert {path.name for path in DOCS.rglob("csv/*")} == linked
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "studies").glob("*.md")), ids=lambda page: page.stem)
+def test_studies_stay_short(page):
+    assert len(re.sub(r"<!--.*?-->", "", page.read_text(encoding="utf-8")).split()) <= WORDS
 
 
 def test_every_mil_row_has_five_seeds_on_every_target():
@@ -64,7 +72,6 @@ def test_overlap_of_corpora_and_data_sets_is_what_was_counted():
     assert not any(inside[name]["test"] for name in ("chemprot", "scierc", "ag-news", "conll2003"))
 
 
-ROOT = Path(__file__).resolve().parents[2]
 TEXT = " ".join((ROOT / "docs/audit.md").read_text().split())
 
 
@@ -78,13 +85,6 @@ def test_constants_on_the_page_are_those_of_the_code():
     assert f"at least {CORRELATION}" in TEXT
     assert f"at most {SAMPLE:,} rows per domain ({10 * SAMPLE:,} in total), distances at most {MAX_ROWS:,}" in TEXT
     assert f"fewer than {MIN_ROWS} distinct rows" in TEXT
-
-
-def test_speed_is_measured_on_texts_with_all_domains_and_labels(tmp_path):
-    write_texts(tmp_path / "texts.csv", 40)
-    dataset = load_data(tmp_path / "texts.csv")
-    assert (len(dataset), len(dataset.domains), len(dataset.classes)) == (40, DOMAINS, 2)
-    assert {len(text) for text in dataset.raw.take(np.arange(40))} == {CHARACTERS}
 
 
 SECTIONS = {"kills": "kills", "faults": "cases", "inputs": "inputs"}  # section -> count in its record

@@ -155,23 +155,3 @@ def test_audit_prints_tables_and_json(holdfast, leaky, tmp_path):
     assert cleaned["duplicates"] == 0
     assert cleaned["dropped"] == []
     assert library.audit("leaky.csv").json()["headline"] == document["headline"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "fragment"),
-    [
-        (["nowhere.csv"], "nowhere.csv"),
-        (["reviews.csv", "--near", "3"], "near"),
-        (["reviews.csv", "--clean", "clean.txt"], "clean.txt"),
-        (["reviews.csv", "--clean", "reviews.csv"], "reviews.csv"),
-        (["reviews.csv", "--out", "./reviews.csv"], "reviews.csv"),
-        (["reviews.csv", "--task", "clasify"], "classify"),
-        (["reviews.csv", "--column", "domain=shop"], "shop"),
-    ],
-    ids=lambda value: value[-1] if isinstance(value, list) else "",
-)
-def test_bad_input_is_one_sentence_and_exit_code_2(holdfast, reviews, arguments, fragment):
-    ran = holdfast("audit", *arguments)
-    assert ran.code == 2
-    assert fragment in ran.err
-    assert ran.err.count("\n") == 1

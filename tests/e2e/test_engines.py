@@ -1,10 +1,7 @@
 """Parallel runs from the command line: no run is lost if a node dies or the driver is stopped or killed."""
 
 import importlib.util
-import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -15,8 +12,9 @@ import pytest
 from holdfast.data.synthetic import world
 from holdfast.record import load
 from lab.benchmarks.engines import cluster
+from tests import processes
+from tests.processes import wait_for
 
-COMMAND = [sys.executable, "-c", "from holdfast.cli import main; main()"]
 SEARCH = ["--methods=erm", "--trials=4", "--seeds=2", "--encoder=mlp", "--set=encoder.hidden=[16]", "--device=cpu"]
 RUNS = 24  # of 4 trials, 2 seeds and 3 targets
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the package ray is not installed")
@@ -30,16 +28,13 @@ def arrays(tmp_path):
     return tmp_path / "world.npz"
 
 
-def start(arrays, out: Path, *words, steps=500) -> subprocess.Popen:
+def start(arrays, out: Path, *words, steps=500):
     """Start a sweep in its own session; its processes are recognised by the cache folder in their environment."""
-    return subprocess.Popen(
-        [*COMMAND, "sweep", str(arrays), f"--out={out}", f"--steps={steps}", *SEARCH, *words],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HOLDFAST_CACHE": f"{out}-cache", "HOLDFAST_SAVE_SECONDS": "0.1"},
-    )  # fmt: skip
+    words = ("sweep", arrays, f"--out={out}", f"--steps={steps}", *SEARCH, *words)
+    return processes.start(out.parent, *words, session=True, HOLDFAST_CACHE=f"{out}-cache", HOLDFAST_SAVE_SECONDS="0.1")
 
 
-def finish(process: subprocess.Popen) -> str:
+def finish(process) -> str:
     out, err = process.communicate(timeout=400)
     assert process.returncode == 0, err
     return out + err
@@ -47,13 +42,6 @@ def finish(process: subprocess.Popen) -> str:
 
 def finished(out: Path) -> int:
     return len(list((out / "records").glob("*.json")))
-
-
-def wait_until(condition, seconds=200.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def records(out: Path) -> list[dict]:
@@ -90,10 +78,7 @@ def busy(session: int) -> bool:
 def test_records_equal_local_ones_although_a_node_dies(arrays, tmp_path):
     with cluster((1, 1)) as nodes:
         process = start(arrays, tmp_path / "ray", "--engine=ray", f"--address={nodes.address}")
-        wait_until(
-            lambda: (finished(tmp_path / "ray") >= RUNS // 2 and busy(nodes.nodes[1].pid)) or process.poll() is not None
-        )
-        assert finished(tmp_path / "ray") < RUNS
+        wait_for(lambda: finished(tmp_path / "ray") >= RUNS // 2 and busy(nodes.nodes[1].pid), process)
         nodes.kill(1)
         finish(process)
     finish(start(arrays, tmp_path / "local"))
@@ -111,11 +96,14 @@ def test_stopped_and_killed_driver_loses_no_run_and_leaves_no_process(arrays, tm
     for number, sent in enumerate((signal.SIGINT, signal.SIGKILL), start=1):
         before = finished(out)
         process = start(arrays, out, *words)
-        wait_until(lambda before=before, process=process: finished(out) > before + 2 or process.poll() is not None)
+        wait_for(lambda before=before: finished(out) > before + 2, process)
         process.send_signal(sent)
         _, err = process.communicate(timeout=120)
         assert process.returncode == {signal.SIGINT: 130, signal.SIGKILL: -9}[sent], err
-        wait_until(lambda: running_processes(out) == [])
+        end = time.monotonic() + 200
+        while running_processes(out):
+            assert time.monotonic() < end
+            time.sleep(0.02)
         assert 2 * number < finished(out) < RUNS
     times = {path: path.stat().st_mtime_ns for path in (out / "records").glob("*.json")}
     assert f"{len(times)} of {RUNS} runs" in finish(start(arrays, out, *words))

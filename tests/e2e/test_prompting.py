@@ -61,32 +61,6 @@ def test_compare_two_methods_with_a_soft_template(holdfast, folder, tmp_path):
     assert spec["head_args"] == {"words": {"yes": "good", "no": "bad"}}
 
 
-CASES = {
-    "unknown head": (["head=wrods"], "did you mean 'words'"),
-    "no words": ([TEMPLATE, "head=words"], 'head.words={"neg"'),
-    "a class without": ([TEMPLATE, "head=words", 'head.words={"neg": ["bad"]}'], "no word for class 'pos'"),
-    "another class": ([TEMPLATE, "head=words", 'head.words={"negg": "bad", "pos": "good"}'], "did you mean 'neg'"),
-    "two tokens": ([TEMPLATE, "head=words", 'head.words={"neg": "awful", "pos": "good"}'], "first_piece=true"),
-    "no template": (["head=words", WORDS], "encoder.template=It was"),
-    "two masks": (["encoder.template={mask} {mask} {text}"], "must have one {mask}"),
-    "unknown preset": (["encoder.template=sentiment-4"], "unknown template 'sentiment-4': did you mean"),
-    "for pairs": (["encoder.template=nli"], "is for pairs"),
-    "a narrow neck": ([TEMPLATE, "head=words", WORDS, "neck=projection"], "32 features"),
-    "unknown setting": ([TEMPLATE, "head=words", WORDS, "head.ful=true"], "did you mean 'full'"),
-    "settings of the linear head": (["head.dropout=0.1"], "unknown setting of head 'linear' 'dropout'"),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_bad_settings_exit_with_one_sentence(holdfast, folder, tmp_path, name):
-    pairs, pattern = CASES[name]
-    write_reviews(tmp_path / "r.csv", size=6)
-    ran = holdfast("fit", "r.csv", "--encoder", f"hf:{folder}", "--steps", 2, "--out", "m", *settings(*pairs))
-    assert ran.code == 2, ran.err
-    assert pattern in " ".join(ran.err.split())
-    assert "Traceback" not in ran.err
-
-
 def test_checkpoint_without_masked_lm_head(holdfast, tmp_path):
     write_reviews(tmp_path / "r.csv", size=6)
     words = ["fit", "r.csv", "--encoder", f"hf:{tiny_bert(tmp_path / 'b')}", "--steps", 2, "--out", "m"]

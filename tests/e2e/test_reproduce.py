@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from tests.e2e.test_bad_input import check
 from tests.graphs import rings_and_stars, write_zip
 from tests.published import write_published
 from tests.tiny import tiny_bert
@@ -165,40 +164,3 @@ def test_columns_with_missing_data_are_skipped(holdfast, tmp_path):
     report = (tmp_path / "runs" / "reproduce" / "report.html").read_text()
     assert "slot-attention" in report
     assert re.search(r"HMA +0\.34 / -?\d\.\d\d +0\.32 / –", holdfast(*words).out)
-
-
-BAD = {
-    "unknown table": (["mil/table9"], r"'mil/table9'.*mil/table"),
-    "unknown row": (
-        ["mil/table1", "--rows", "baselin"],
-        r"row of mil/table1 'baselin'.*'baseline'",
-    ),
-    "unknown column": (["mil/table1", "--columns", "book"], r"'book'.*'books'"),
-    "a row that cannot be run": (["mil/table1", "--rows", "pada"], r"mil/table1.*T5"),
-    "no seed": (["mil/table1", "--seeds", "0"], r"at least one seed"),
-    "no data": (["mil/table2", "--rows", "mil", "--data-dir", "empty"], r"mnli\.csv.*empty.*premise, hypothesis"),
-    "no folder": (["mil/table1"], r"amazon\.csv.*--data-dir"),
-    "another method": (["mil/table1", "--set", "method=coral"], r"rows of mil/table1.*method"),
-    "another target": (["mil/table1", "--set", "plan.targets=dvd"], r"columns of mil/table1.*plan\.targets"),
-    "unknown setting": (
-        ["mil/table1", "--data-dir", "data", "--set", "neck.slotts=3"],
-        r"neck setting of mil/table1 'slotts'.*'slots'",
-    ),
-    "a row that is quoted": (["pmb/table1", "--rows", "yu"], r"pmb/table1.*quoted from Yu"),
-    "another encoder": (["pmb/table1", "--encoder", "minilm"], r"rows of pmb/table1.*--encoder"),
-    "another encoder for some": (
-        ["gmoe/table1", "--rows", "erm,vit", "--encoder", "vit-tiny", "--set", "encoder.weights=x.safetensors"],
-        r"rows erm of gmoe/table1.*--encoder",
-    ),
-    "unknown encoder setting": (
-        ["pmb/table1", "--data-dir", "data", "--set", "encoder.hiden=3"],
-        r"encoder setting of pmb/table1 'hiden'.*'hidden'",
-    ),
-    "unknown field": (["mil/table1", "--data-dir", "data", "--set", "lrr=3"], r"'lrr'.*'lr'"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_sentence(holdfast, data, case):
-    words, pattern = BAD[case]
-    check(holdfast("reproduce", *words), pattern)

@@ -1,15 +1,13 @@
 """Serve until a signal, export errors, and logs of a training."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import urllib.request
 
 import pytest
 
 from tests.e2e.conftest import write_reviews
+from tests.processes import start
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +24,7 @@ def model(tmp_path_factory):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_server_stops_cleanly_after_a_signal(model, number):
-    code = "from holdfast.cli import main; main()"
-    command = [sys.executable, "-c", code, "serve", str(model), "--port", "0", "--json", "--device", "cpu"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    ) as server:
+    with start(model.parent, "serve", model, "--port", 0, "--json", "--device", "cpu") as server:
         address = json.loads(server.stdout.readline())["address"]
         assert address.startswith("http://127.0.0.1:")
         body, headers = b'{"example": "a lovely thing"}', {"Content-Type": "application/json"}
@@ -40,22 +34,6 @@ def test_server_stops_cleanly_after_a_signal(model, number):
         server.send_signal(number)
         out, errors = server.communicate(timeout=30)
     assert (server.returncode, out, errors) == (0, "", "")
-
-
-def test_errors_are_one_sentence(holdfast, model, tmp_path):
-    for words, message in (
-        (("serve", tmp_path / "none"), "none is not a model folder"),
-        (("serve", model, "--max-batch", 0), "batch"),
-        (("serve", model, "--host", "999.1.1.1"), "999.1.1.1"),
-        (("serve", model, "--port", 99999), "99999"),
-        (("export", model, "model.onnx"), "bilstm"),
-        (("export", model, "model.txt"), ".onnx"),
-        (("fit", "none.csv", "--log", "paper"), "paper"),
-    ):
-        ran = holdfast(*words)
-        assert ran.code == 2, words
-        assert message in ran.err
-        assert ran.err.count("\n") == 1
 
 
 def test_compare_writes_logs(holdfast, reviews, quick, tmp_path):

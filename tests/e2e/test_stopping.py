@@ -1,11 +1,9 @@
 """Killed, interrupted or out of disk space: nothing is lost, and the same command resumes to the same numbers."""
 
 import json
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,43 +12,15 @@ from filelock import FileLock
 from safetensors.torch import load_file
 
 from tests.e2e.conftest import write_reviews
+from tests.processes import finish, start, wait_for
 
-COMMAND = [sys.executable, "-c", "from holdfast.cli import main; main()"]
 SMALL = ["--encoder=bilstm", "--set=encoder.hidden=8", "--set=encoder.embedding=8", "--batch=8"]
-
-
-def environment(**more):
-    return {**os.environ, "OMP_NUM_THREADS": "1", **more}
-
-
-def start(folder: Path, *words, **env) -> subprocess.Popen:
-    return subprocess.Popen(
-        [*COMMAND, *map(str, words)],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(**env),
-    )
-
-
-def finish(folder: Path, *words, **env) -> tuple[int, str, str]:
-    process = start(folder, *words, **env)
-    out, err = process.communicate(timeout=180)
-    return process.returncode, out, err
 
 
 def comparing(folder: Path, *, steps: int) -> list[str]:
     """Four runs of one method, without a model."""
     data = str(write_reviews(folder / "r.csv"))
     return ["compare", "--no-baselines", data, "--seeds=1", f"--steps={steps}", "--methods=erm", "--no-model", *SMALL]
-
-
-def wait_for(condition, process, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition() and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.005)
-    assert process.poll() is None, process.communicate()
 
 
 @pytest.mark.slow

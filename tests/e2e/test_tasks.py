@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 
 import pytest
 
@@ -55,22 +54,3 @@ def test_predict_masked_words(holdfast, tmp_path, bert):
     refused = holdfast("predict", "m", "texts.txt", "--json")  # no text has a mask
     assert refused.code == 2
     assert "[MASK]" in refused.json["error"]
-
-
-BAD = {
-    "an analysis": (["compare", "names", "--analyse", "projection"], "'projection' .*tag"),
-    "an encoder of features": (["compare", "names", "--encoder", "bilstm"], "'bilstm' .*tag"),
-    "a metric of labels": (["compare", "names", "--metric", "macro_f1"], "unknown metric 'macro_f1'"),
-    "a column of lines": (["compare", "names", "--column", "tags=x"], "--column"),
-    "a template": (["compare", "names", "--set", "encoder.template=sentiment-0"], "encoder.template"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_exits_with_one_sentence(holdfast, tmp_path, bert, case):
-    write_names(tmp_path / "names", 4)
-    words, pattern = BAD[case]
-    encoder = [] if "--encoder" in words else ["--encoder", bert]
-    ran = holdfast(*words, "--task", "tag", "--methods", "erm", "--seeds", 1, "--steps", 1, "--json", *encoder)
-    assert ran.code == 2
-    assert re.search(pattern, ran.json["error"]), ran.json["error"]

@@ -1,37 +1,22 @@
 """torchrun: one process writes and prints, all processes stop and fail together."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
+from functools import partial
 
 import pytest
 from safetensors.torch import load_file
 
+from tests import processes
 from tests.e2e.conftest import write_reviews
+from tests.processes import TORCHRUN, wait_for
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "holdfast"]
 SMALL = ["--encoder=bilstm", "--set=encoder.hidden=8", "--set=encoder.embedding=8", "--batch=4", "--device=cpu"]
 
 
-def start(folder: Path, *words, **env) -> subprocess.Popen:
-    return subprocess.Popen(
-        [*TORCHRUN, *map(str, words)],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **env},
-    )
-
-
-def finish(folder: Path, *words, **env) -> tuple[int, str, str]:
-    process = start(folder, *words, **env)
-    out, err = process.communicate(timeout=300)
-    return process.returncode, out, err
+start, finish = (partial(run, command=TORCHRUN) for run in (processes.start, processes.finish))
 
 
 @pytest.mark.slow
@@ -61,9 +46,8 @@ def test_processes_stop_resume_and_fail_together(tmp_path):
     assert json.loads(out)["record"]["spec"]["processes"] == 2  # one JSON document
 
     process = start(tmp_path, *words, "--out=pieces", HOLDFAST_SAVE_SECONDS="0")
-    folder, end = tmp_path / "pieces" / "checkpoints", time.monotonic() + 120
-    while not list(folder.glob("*.safetensors")) and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.01)
+    folder = tmp_path / "pieces" / "checkpoints"
+    wait_for(lambda: list(folder.glob("*.safetensors")), process)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=120)
     assert process.returncode != 0
@@ -92,15 +76,8 @@ def test_processes_stop_resume_and_fail_together(tmp_path):
 
 @pytest.mark.slow
 def test_comparison_saves_one_model(tmp_path):
-    words = [
-        "compare",
-        "--no-baselines",
-        write_reviews(tmp_path / "r.csv"),
-        "--methods=erm,coral",
-        "--seeds=1",
-        "--steps=20",
-        *SMALL,
-    ]
+    words = ["compare", "--no-baselines", write_reviews(tmp_path / "r.csv"), "--methods=erm,coral"]
+    words += ["--seeds=1", "--steps=20", *SMALL]
     code, _, err = finish(tmp_path, *words, "--out=runs")
     assert code == 0, err
     assert err.count("choice: ") == err.count("report: ") == 1

@@ -96,14 +96,6 @@ def test_every_plan_and_selection(holdfast, reviews, quick, extra):
         assert all(len(stage["test"]) == 4 for stage in record["stages"])
 
 
-@pytest.mark.parametrize("command", ["compare", "sweep"])
-def test_plan_without_test_rows_is_rejected(holdfast, reviews, quick, command):
-    ran = holdfast(command, reviews, "--methods", "erm", "--seeds", 1, "--steps", 2, "--plan", "all", *quick)
-    assert ran.code == 2
-    assert "plan all" in ran.err
-    assert "--plan leave-one-out" in ran.err
-
-
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
     """A model folder, and what `fit --json` printed."""
@@ -130,22 +122,6 @@ def test_fit_then_predict_without_labels_or_domains(holdfast, fitted, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [r["label"] for r in lines] == ["pos", "neg"]
     assert pq.read_table(tmp_path / "out.parquet").column_names == ["id", "label", "p_neg", "p_pos", "foreign"]
-
-
-def test_predict_does_not_overwrite_its_input(holdfast, reviews, fitted):
-    before = reviews.read_bytes()
-    ran = holdfast("predict", fitted[0], reviews, "--out", reviews)
-    assert ran.code == 2
-    assert "--out" in ran.err
-    assert "reviews.csv" in ran.err
-    assert reviews.read_bytes() == before
-
-
-def test_report_of_a_model_folder_points_to_predict(holdfast, fitted):
-    ran = holdfast("report", fitted[0])
-    assert ran.code == 2
-    assert f"`holdfast predict {fitted[0]} FILE`" in ran.err
-    assert "delete" not in ran.err
 
 
 def test_predict_scores_known_labels(holdfast, fitted, tmp_path):
@@ -222,20 +198,6 @@ def test_analyses_are_in_records_and_report(holdfast, reviews, quick, tmp_path):
     assert wrong.code == 2
     assert "'a-distanc'" in wrong.json["error"]
     assert "'a-distance'" in wrong.json["error"]
-
-
-@pytest.mark.slow
-def test_all_methods_skips_those_that_equal_erm_on_a_frozen_encoder(holdfast, reviews, tmp_path):
-    from tests.tiny import tiny_bert
-
-    encoder = f"--encoder=hf:{tiny_bert(tmp_path / 'bert')}"
-    words = comparison(reviews, encoder, "--json", "--no-model", "--examples=12", methods="", steps=2)
-    plain = holdfast(*words, "--out=a").json
-    for method in ("coral", "miro", "ewc"):
-        assert any(note.startswith(f"{method} ") for note in plain["notes"]), method
-    assert not {"coral", "miro", "ewc"} & {cell["method"] for cell in plain["table"]}
-    projected = holdfast(*words, "--out=b", "--set=neck=projection").json
-    assert "coral + projection" in {cell["method"] for cell in projected["table"]}
 
 
 def test_checkpoint_of_another_spec_is_not_resumed(holdfast, reviews, quick, tmp_path):

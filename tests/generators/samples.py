@@ -130,6 +130,11 @@ def body_samples(kind: str) -> tuple[list[bytes], list[Any]]:
         values += [{"id": "7", "text": "a good thing"}, "bad"]
     else:
         values += ["a good phone", {"tokens": ["a", "phone"]}]
-    documents: list[Any] = [{"example": value} for value in values] + [{"examples": [values[0]] * 3}]
-    raw = [body for body in RAW_BODIES[3:10] if len(body) < 99]
-    return [json.dumps(document).encode() for document in documents] + raw, documents
+    documents: list[Any] = [{"example": value} for value in (*values, *VALID.values())]
+    documents += [
+        {"examples": [values[0]] * 3},
+        {"examples": list(VALID.values())},
+        {"example": values[0], "examples": []},
+    ]
+    coded = [json.dumps(documents[0]).encode(code) for code in ("utf-16", "utf-32")]
+    return [*(json.dumps(document).encode() for document in documents), *coded, *RAW_BODIES], documents

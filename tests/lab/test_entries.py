@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from holdfast.core.laboratory import NAMES
+from holdfast.core.errors import LABORATORY
 from lab.analysis.catalog import ANALYSES
 from lab.dialogue.catalog import TASKS
 
@@ -17,7 +17,7 @@ def test_names_are_those_of_the_entry_points():
     points = PROJECT["project"]["entry-points"]
     added = {kind: set(points[f"holdfast.{kind}s"]) for kind in ("command", "encoder")}
     added |= {"data set": set(points["holdfast.datasets"]), "analysis": set(ANALYSES), "task": set(TASKS)}
-    assert {kind: set(names) for kind, names in NAMES.items()} == added
+    assert {kind: set(names) for kind, names in LABORATORY.items()} == added
 
 
 def test_all_packages_are_installed():

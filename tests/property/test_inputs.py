@@ -6,7 +6,7 @@ import pytest
 
 from tests.soak.inputs import SHARES, generate, sources
 
-COUNT, DRAWN = 60, 2  # inputs per kind, and the share that hypothesis draws: one of two
+COUNT = 60  # inputs per kind
 MARKS = {
     "zip graphs": [pytest.mark.graph], "TU text": [pytest.mark.graph], "SMILES": [pytest.mark.molecules],
     "/predict graph": [pytest.mark.graph, pytest.mark.molecules],
@@ -30,7 +30,7 @@ def available(tmp_path_factory):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyarrow, for half a character
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in SHARES])
 def test_inputs_are_accepted_or_rejected_with_one_sentence(available, kind):
-    inputs = generate(available[kind], COUNT, list(SHARES).index(kind), share=DRAWN)
+    inputs = generate(available[kind], COUNT, list(SHARES).index(kind))
     outcomes = available[kind].check(inputs)
     assert len(outcomes) == COUNT
     assert "rejected" in outcomes

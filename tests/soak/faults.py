@@ -29,7 +29,7 @@ from holdfast.core.errors import BadInput, one_line
 from holdfast.core.files import locked, path_error
 from holdfast.data.cache import cached_features, decoded_images
 from holdfast.data.raw import ImageFiles, Vectors
-from holdfast.data.readers.table import read_table
+from holdfast.data.readers.tables import read_table
 from holdfast.data.write import write_tables
 from holdfast.folders.format import SavedModel, load_model
 from holdfast.folders.memory import change_memory
@@ -360,18 +360,9 @@ class Injector:
 
 
 def run(
-    count: int,
-    seed: int,
-    say: Callable[[str], None],
-    *,
-    seconds: float = float("inf"),
-    only: Sequence[str] = (),
-    part: tuple[int, int] = (0, 1),
+    count: int, seed: int, say: Callable[[str], None], *, seconds: float = float("inf"), only: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Inject every fault at up to `count` operations of every artefact, at all operations if it is 0.
-
-    `part` (i, n) takes every n-th artefact from the i-th on.
-    """
+    """Inject every fault at up to `count` operations of every artefact, at all operations if it is 0."""
     torch.set_num_threads(1)
     started, files, rng, home = time.monotonic(), FaultyFiles(), random.Random(seed), Path.cwd()
     injectors: dict[str, Injector] = {}
@@ -380,8 +371,8 @@ def run(
         (Path(name) / "setting").mkdir()
         setting = Setting(Path(name) / "setting")
         os.chdir(home)
-        for position, (which, (artefact, earlier)) in enumerate(artefacts(setting).items()):
-            if position % part[1] != part[0] or (only and which not in only):
+        for which, (artefact, earlier) in artefacts(setting).items():
+            if only and which not in only:
                 continue
             injector = Injector(which, artefact, earlier, Path(name) / which.replace(" ", "-"), files)
             injectors[which] = injector

@@ -22,8 +22,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import seed as fixed_seed
 
 from holdfast.cli.options import read_config
 from holdfast.core.errors import BadInput, one_line
@@ -38,16 +36,15 @@ from holdfast.serve.service import Service
 from holdfast.stats.table import tabulate
 from holdfast.train.settings import make_spec
 from tests.generators import samples
-from tests.generators.bodies import bodies, small_model
+from tests.generators.bodies import small_model
 from tests.generators.mutate import mutate, mutate_json
 from tests.generators.user_tables import SUFFIXES, faulty_table, good_rows
 
 BLOCK = 15_000  # inputs per process
-DRAWN = 100  # inputs per call of hypothesis
+DRAWN = 0.3  # share of the inputs that are tables with faults, where a source has them
 CONCURRENT = 32  # requests at the same time
 SLOW = 20  # seconds after which an input counts as a hang
 MEMORY = 12 << 30  # bytes of address space per process
-GENERATED = 100  # one input per this number comes from hypothesis, where there is a strategy
 LIMITS = Limits(examples=4, text=300, body=20_000, pixels=1_000_000)
 KINDS = ("text", "vector", "image", "words", "graph")
 # relative number of inputs; cheap readers get more
@@ -68,7 +65,7 @@ class Source:
 
     samples: list[bytes]
     check: Callable[[list[bytes]], list[str]]
-    strategy: Any = None  # of hypothesis, draws bytes
+    draw: Callable[[random.Random], bytes] | None = None  # returns a table with faults
     documents: list[Any] = field(default_factory=list)  # samples that are JSON, of which values are changed too
 
 
@@ -197,23 +194,24 @@ class _InputError(Exception):
     """Names the body that an endpoint did not handle."""
 
 
+def _table(rng: random.Random, suffixes: Sequence[str] = SUFFIXES) -> bytes:
+    return faulty_table(good_rows("a", "b"), rng, suffixes)[1]
+
+
 def sources(folder: Path, kinds: Collection[str]) -> dict[str, Source]:
     """Return the sources of these kinds; files are written below a folder."""
     files = samples.table_samples()
-    tables = faulty_table(good_rows("a", "b"))
-    strategy = tables.map(lambda drawn: drawn[1])
-    faulty = {end: tables.filter(lambda d, e=end: d[0] == e).map(lambda d: d[1]) for end in SUFFIXES}
     every: dict[str, Source] = {}
 
-    def reader(kind: str, name: str, contents: list[bytes], strategy: Any = None, **options: Any) -> None:
-        every[kind] = Source(contents, _one_by_one(partial(_read, folder / name, **options)), strategy)
+    def reader(kind: str, name: str, contents: list[bytes], draw: Any = None, **options: Any) -> None:
+        every[kind] = Source(contents, _one_by_one(partial(_read, folder / name, **options)), draw)
 
-    for suffix, drawn in faulty.items():
-        reader(suffix[1:], f"data{suffix}", files[suffix], drawn)
-    reader("npz", "data.npz", files[".npz"], strategy)
-    reader("zip graphs", "data.zip", files[".zip"], strategy)
+    for suffix in SUFFIXES:
+        reader(suffix[1:], f"data{suffix}", files[suffix], partial(_table, suffixes=(suffix,)))
+    reader("npz", "data.npz", files[".npz"], _table)
+    reader("zip graphs", "data.zip", files[".zip"], _table)
     reader("SMILES", "molecules.csv", samples.smiles_samples())
-    reader("corpus", "corpus.txt", [b"one line\nanother line\n", *files[".txt"]], strategy, form="corpus")
+    reader("corpus", "corpus.txt", [b"one line\nanother line\n", *files[".txt"]], _table, form="corpus")
     for kind, contents, form in (
         ("tags", samples.tag_samples(folder), "tags"), ("questions", samples.question_samples(), "questions"),
     ):  # fmt: skip
@@ -237,7 +235,7 @@ def sources(folder: Path, kinds: Collection[str]) -> dict[str, Source]:
         if f"/predict {kind}" in kinds:
             contents, documents = samples.body_samples(kind)
             endpoint = _Endpoint(small_model(kind, folder))
-            every[f"/predict {kind}"] = Source(contents, endpoint, bodies(kind), documents)
+            every[f"/predict {kind}"] = Source(contents, endpoint, documents=documents)
     return {kind: every[kind] for kind in kinds}
 
 
@@ -264,35 +262,15 @@ def _layout(folder: Path, layout: dict[str, list[bytes]]) -> Callable[[list[byte
     return _one_by_one(check)
 
 
-def _drawn(strategy: Any, count: int, seed: int) -> list[bytes]:
-    """Draw inputs from a strategy of hypothesis, which keeps all draws of one call in memory: a few per call."""
-    values: list[bytes] = []
-    while len(values) < count:
-        before = len(values)
-
-        @fixed_seed(seed + before)
-        @settings(
-            max_examples=min(DRAWN, count - before), deadline=None, database=None, phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )  # fmt: skip
-        @given(strategy)
-        def collect(value: bytes) -> None:
-            values.append(value)
-
-        collect()
-        if len(values) == before:
-            break
-    return values[:count]
-
-
-def generate(source: Source, count: int, seed: int, *, share: int = GENERATED) -> list[bytes]:
-    """Return inputs, of which one per `share` is drawn by hypothesis and the others are mutated samples."""
+def generate(source: Source, count: int, seed: int) -> list[bytes]:
+    """Return inputs: faulty tables where the source draws them, and mutated samples."""
     rng = random.Random(seed)
-    drawn = _drawn(source.strategy, max(1, count // share), seed) if source.strategy is not None else []
-    return drawn + [_mutated(source, rng) for _ in range(count - len(drawn))]
+    return [_generated(source, rng) for _ in range(count)]
 
 
-def _mutated(source: Source, rng: random.Random) -> bytes:
+def _generated(source: Source, rng: random.Random) -> bytes:
+    if source.draw is not None and rng.random() < DRAWN:
+        return source.draw(rng)
     if source.documents and rng.random() < 0.6:
         return mutate_json(source.documents, rng)
     return mutate(source.samples, rng)

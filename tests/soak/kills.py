@@ -33,15 +33,7 @@ OUTSIDE = 0.2  # fraction of kills that come from another process at a random ti
 SMALL = ["--batch", "4", "--device", "cpu", "--lr", "0.01"]
 MLP = [*SMALL, "--encoder", "mlp", "--set", "encoder.hidden=[8]", "--no-search-rate"]
 COMPARE = ["compare", "data.csv", "--methods", "erm", "--seeds", "1", "--no-baselines", "--no-model", *MLP]
-VOLATILE = (
-    "cost",
-    "machine",
-    "code",
-    "checksum",
-    "made",
-    "files",
-    "time",
-)  # contain times or hashes of them
+VOLATILE = ("cost", "machine", "code", "checksum", "made", "files", "time")  # contain times or hashes of them
 IGNORED = (".html", ".md", ".draft", ".pt2", ".lock", ".log")  # compared in another way, or not at all
 
 

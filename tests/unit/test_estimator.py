@@ -7,10 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.base import clone
 from sklearn.metrics import accuracy_score
 
-import holdfast
 from holdfast import BadInput, DomainClassifier
 from holdfast.data.synthetic import world
 from holdfast.train.workspace import Workspace
@@ -39,15 +37,6 @@ def test_fit_predict_score_save_load(vectors, tmp_path):
     again = DomainClassifier.from_pretrained(classifier.save_pretrained(tmp_path / "model"))
     np.testing.assert_array_equal(again.predict_proba(X), classifier.predict_proba(X))
     assert list(again.classes_) == list(classifier.classes_)
-
-
-def test_clone_gives_equal_predictions(vectors):
-    X, y, d = vectors
-    classifier = small(seed=3)
-    other = clone(classifier)
-    assert other.get_params()["seed"] == 3
-    a, b = (m.fit(X, y, domains=d).predict_proba(X) for m in (classifier, other))
-    np.testing.assert_array_equal(a, b)
 
 
 def test_texts_and_pairs():
@@ -103,14 +92,6 @@ def test_unsuitable_neck_raises_before_images_are_prepared(monkeypatch):
     classifier = DomainClassifier("experts+erm", encoder="vit-tiny", tune="full", steps=1, settings={"neck.at": [99]})
     with pytest.raises(BadInput, match=r"from 0 to 11.*\[99\]"):
         classifier.fit_dataset(images)
-
-
-def test_compare_from_python(tmp_path):
-    data = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)
-    done = holdfast.compare(data, baselines=False, methods=["erm"], seeds=[4, 7], steps=20, out=tmp_path)
-    assert {cell["target"] for cell in done.table()} == {*data.domains, "average", "worst"}
-    assert {r.spec.get("seed") for r in done.records} == {4, 7, None}  # the average over seeds has none
-    assert done.report.exists()
 
 
 @pytest.mark.graph

@@ -1,7 +1,9 @@
 """Adapt a trained model to one more domain; it is accepted only if the earlier domains lose little."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +12,16 @@ import torch
 
 from holdfast import catalog
 from holdfast.catalog.entry import TOKEN_TASKS
-from holdfast.catalog.rates import changed_rates
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import locked
 from holdfast.core.stopping import Deadline, TimeUp, format_seconds, parse_duration, until
 from holdfast.data.align import one_domain, with_classes, with_labels, without_held_out
 from holdfast.data.dataset import Dataset, join
-from holdfast.data.readers.memory import Source
+from holdfast.data.readers.in_memory import Source
 from holdfast.data.sample import draw_sample
 from holdfast.data.splits import TEST, TRAIN, DomainRows, HeldOut, Part, merge_marked, split_parts
-from holdfast.folders.config import check_model
-from holdfast.folders.format import Member, SavedModel, load_model
+from holdfast.folders.format import Member, SavedModel, check_model, load_model
 from holdfast.folders.versions import (
     Ledger,
     Version,
@@ -37,16 +37,14 @@ from holdfast.record import RunRecord, read
 from holdfast.spec import Spec
 from holdfast.stats.formatting import UNITS
 from holdfast.train.assemble import Assembly
-from holdfast.train.facts import size_settings
 from holdfast.train.plan import Episode, PastStages, Stage
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import Request, resolve, single_run
 from holdfast.train.resume import Saver, stop_at_signal
 from holdfast.train.run import train
-from holdfast.train.settings import GROUPS
+from holdfast.train.settings import spec_settings
 from holdfast.train.workspace import Workspace, choose_device
 from holdfast.uncertainty.calibration import fit_calibration
-from holdfast.uncertainty.reference import fit_reference
 
 LWF = catalog.lookup("methods", "lwf")
 
@@ -97,10 +95,10 @@ def adapt(
     With `skip_bad`, rows of tables with bad cells are left out. After a `budget` such as `90s`, counted from `started`,
     the training stops with an error and a checkpoint, from which the same call continues.
     """
-    deadline = Deadline() if budget is None else Deadline(parse_duration(budget), started=started)
+    deadline = Deadline(math.inf if budget is None else parse_duration(budget), started=started)
     folder, terms = Path(model), terms or Terms()
     saved = load_model(folder)
-    task = catalog.build("tasks", saved.task, options={})
+    task = saved.build_task()
     need = tuple(role for role in task.needs if role != "domain")
     new, *past = (
         saved.read(source, columns=columns, need=need, form=task.data_form, skip_bad=skip_bad)
@@ -120,9 +118,9 @@ def adapt(
             ) from None
 
     def repeated() -> Adaptation:
-        spec, stage = Spec(**saved.record.spec), saved.record.stages[-1]
+        stage = saved.record.stages[-1]
         unmeasured = sorted(set(saved.domains) - {*stage["train"], *stage["test"]})
-        return _result(saved, spec, terms.max_forgetting, unmeasured, ())
+        return _result(saved, Spec(**saved.record.spec), terms.max_forgetting, unmeasured, ())
 
     inputs = [*request_inputs("adapt", new, past, terms), domain]
     return add_adapted(folder, inputs, trained, repeated, force=terms.force)
@@ -148,8 +146,8 @@ def add_adapted(
         result = adapted(ledger.current)
         if result.refused and not force:
             return result
-        described = version_of(result.model.record, forced=bool(result.refused))
-        described = replace(described, request=request_digest(ledger, ledger.current, inputs), **about)
+        about |= {"request": request_digest(ledger, ledger.current, inputs)}
+        described = replace(version_of(result.model.record, forced=bool(result.refused)), **about)
         version = add_version(folder, ledger, described, lambda draft: result.model.save(draft, name=folder.name))
         return replace(result, version=version.number)
 
@@ -162,22 +160,18 @@ def adapt_model(
 
     Every member of an average is adapted, with the method `auto`; it is refused if one of them forgets too much.
     """
-    result = _adapt_network(
-        replace(saved, members=()), new, terms, domain=domain, earlier=earlier, parent=parent, folder=folder,
-        watch=watch,
-    )  # fmt: skip
-    members, refused = [], result.refused
-    for weight, member in saved.members:
-        own = replace(terms, method="auto", steps=None, lr=None, settings={})
-        other = _adapt_network(member, new, own, domain=domain, earlier=earlier, parent=parent, watch=watch)
-        members.append(Member(weight, other.model))
-        refused = refused or other.refused
-    return replace(result, model=replace(result.model, members=tuple(members)), refused=refused)
+    adapted = partial(_adapt_network, new=new, domain=domain, earlier=earlier, parent=parent, watch=watch)
+    result = adapted(replace(saved, members=()), terms=terms, folder=folder)
+    own = replace(terms, method="auto", steps=None, lr=None, settings={})
+    others = [(weight, adapted(member, terms=own)) for weight, member in saved.members]
+    model = replace(result.model, members=tuple(Member(weight, other.model) for weight, other in others))
+    refused = (each.refused for each in (result, *(other for _, other in others)))
+    return replace(result, model=model, refused=next(filter(None, refused), ""))
 
 
 def _adapt_network(
-    saved: SavedModel, new: Dataset, terms: Terms, *, domain: str | None, earlier: Sequence[Dataset],
-    parent: int, folder: Path | None = None, watch: ProgressListener | None = None,
+    saved: SavedModel, new: Dataset, terms: Terms, domain: str | None, earlier: Sequence[Dataset],
+    parent: int, watch: ProgressListener | None, folder: Path | None = None,
 ) -> Adaptation:  # fmt: skip
     if saved.task in TOKEN_TASKS:
         others = ", ".join(name for name in catalog.buildable_names("tasks") if name not in TOKEN_TASKS)
@@ -195,7 +189,12 @@ def _adapt_network(
     trained, held_out = ((), ()) if past is None else (split_parts(past, TRAIN), split_parts(past, TEST))
     unmeasured = sorted(set(saved.domains) - {part.domain for part in held_out})
     if unmeasured and not terms.force:
-        raise _unmeasured_error(unmeasured, with_earlier=bool(earlier))
+        names, force = ", ".join(unmeasured), "or accept unknown forgetting with --force"
+        if earlier:
+            fix = f"pass the files that the model was fitted on, unchanged, {force}"
+            raise BadInput(f"--earlier contains none of the held-out examples of {names}: {fix}")
+        fix = f"pass the earlier data with --earlier FILE, fit with --keep-sample, {force}"
+        raise BadInput(f"forgetting of {names} cannot be measured without examples: {fix}")
     watch = watch or ProgressListener()
     workspace = Workspace(dataset, choose_device(terms.device), on_encoding=watch.encoding)
     before = str(saved.record.spec["method"])
@@ -222,8 +221,8 @@ def _adapt_network(
         )  # fmt: skip
     watch.end(record)
     saver.finish()
-    past_stages = PastStages(start, () if unmeasured else trained)
-    model = _adapted_model(saved, assembly, record, dataset, new, episode.stages[0], past_stages, spec)
+    trained = () if unmeasured else trained
+    model = _adapted_model(saved, assembly, record, dataset, new, episode.stages[0], PastStages(start, trained), spec)
     if model.calibration is None and saved.calibration is not None:
         notes.append("calibration and foreign scores are dropped, because they need examples of the earlier domains")
     return _result(model, spec, terms.max_forgetting, unmeasured, tuple(notes))
@@ -251,15 +250,6 @@ def with_targets(dataset: Dataset, saved: SavedModel) -> Dataset:
     return with_labels(converted, saved.classes) if saved.predicts == "labels" else converted
 
 
-def _unmeasured_error(domains: Sequence[str], *, with_earlier: bool) -> BadInput:
-    names, force = ", ".join(domains), "or accept unknown forgetting with --force"
-    if with_earlier:
-        fix = f"pass the files that the model was fitted on, unchanged, {force}"
-        return BadInput(f"--earlier contains none of the held-out examples of {names}: {fix}")
-    fix = f"pass the earlier data with --earlier FILE, fit with --keep-sample, {force}"
-    return BadInput(f"forgetting of {names} cannot be measured without examples: {fix}")
-
-
 def _adapted_model(
     saved: SavedModel, assembly: Assembly, record: RunRecord, dataset: Dataset, new: Dataset, stage: Stage,
     past: PastStages, spec: Spec,
@@ -268,10 +258,6 @@ def _adapted_model(
     held_out, sample = saved.held_out or HeldOut({}, {}), saved.sample
     train = (*past.data, *stage.train) if past.data else ()
     scored = (*stage.test, *stage.valid)
-    calibration = fit_calibration(assembly, train, scored, seed=spec.seed)
-    reference = fit_reference(
-        assembly, dataset, train, scored, calibration=calibration, columns=saved.columns, seed=spec.seed
-    )
     train_rows, valid_rows = (
         [Part(part.domain, part.rows - past.count) for part in split] for split in (stage.train, stage.valid)
     )
@@ -279,8 +265,9 @@ def _adapted_model(
         sample = sample.merge(draw_sample(new, train_rows, valid_rows, limit=sample.limit, seed=spec.seed))
     record = replace(record, stages=[*saved.record.stages, *record.stages])
     return SavedModel.of(
-        assembly, dataset, record, held_out.merge(HeldOut.of(new, valid_rows)), calibration=calibration,
-        reference=reference, sample=sample, **_description(saved),
+        assembly, dataset, record, held_out.merge(HeldOut.of(new, valid_rows)),
+        calibration=fit_calibration(assembly, train, scored, seed=spec.seed), train=train, scored=scored,
+        seed=spec.seed, sample=sample, **_description(saved),
     )  # fmt: skip
 
 
@@ -391,18 +378,16 @@ def _request(before: Spec, method: str, terms: Terms, settings: Mapping[str, Any
     for key in settings:
         if key.partition(".")[0] in FIXED:
             raise BadInput(f"'{key}' cannot change after the model was fitted: leave it out")
-    skipped = {*FIXED, *(f"{group}_args" for group in GROUPS), "method", "select", "processes", "seed", "searched"}
-    skipped |= {"steps", "every"} if catalog.inner_method(before.method).full_batch else set()
-    carried = {each.name: getattr(before, each.name) for each in fields(before) if each.name not in skipped}
-    for group in ("encoder", "neck", "head", "task", "predict"):
-        carried |= {f"{group}.{name}": value for name, value in getattr(before, f"{group}_args").items()}
-    carried |= size_settings(before.encoder, before.encoder_args)
-    carried |= {key: value for key, value in changed_rates(before.json()).items() if key != "lr.critic"}
-    carried |= {"task": before.task, "neck": before.neck, "head": before.head}
+    full_batch = catalog.inner_method(before.method).full_batch
+    left = ("select", "lr.critic", *(("every",) if full_batch else ()))
+    carried = spec_settings(before.json())
+    carried = {key: value for key, value in carried.items() if key not in left and not key.startswith("method.")}
     carried["average"] = Spec.average  # the network may grow
     carried["precision"] = before.precision if device.type == "cuda" else "fp32"
-    terms_set = {name: getattr(terms, name) for name in ("steps", "batch", "lr", "metric")}
-    carried |= {name: value for name, value in terms_set.items() if value is not None}
+    for name in ("steps", "batch", "lr", "metric"):
+        chosen = getattr(terms, name)
+        if chosen is not None or name != "steps" or not full_batch:
+            carried[name] = getattr(before, name) if chosen is None else chosen
     if terms.steps is not None:
         carried["every"] = max(1, min(before.every, terms.steps // 4))
     return single_run(

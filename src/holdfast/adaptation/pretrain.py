@@ -74,10 +74,10 @@ def pretrain(
     (job,) = resolve(request, workspace)
     if (out / RECORD).exists() and (out / "config.json").exists() and read(out / RECORD).id == job.id:
         return _result(out, read(out / RECORD), dataset.notes)
-    saver, episode = Saver(out / "checkpoints" / f"{job.id}.safetensors"), job.episode_in(workspace)
+    checkpoints, episode = out / "checkpoints", job.episode_in(workspace)
+    saver = Saver(checkpoints / f"{job.id}.safetensors")
     watch.start(1, 0)
     watch.begin(f"masked words of {len(dataset.domains)} domains", job.steps)
-    checkpoints = out / "checkpoints"
     with locked(out):
         checkpoints.mkdir(exist_ok=True)  # shows that incomplete files of this folder are from an earlier call
         with stop_at_signal():
@@ -95,10 +95,9 @@ def pretrain(
 
 
 def pretrain_for(
-    dataset: Dataset, encoder: str, folder: Path, *, steps: int, batch: int | None = None, lr: float | None = None,
-    length: int | None = None, seed: int = 0, device: str = "auto", watch: ProgressListener | None = None,
+    dataset: Dataset, encoder: str, folder: Path, *, steps: int, **options: Any
 ) -> tuple[str, tuple[str, ...]]:  # fmt: skip
-    """Return the name of the encoder to use, and notes.
+    """Return the name of the encoder to use, and notes; `options` are those of `pretrain`.
 
     The encoder in `folder` is refused, and the original one returned, if its loss on held-out unlabelled texts did not
     fall. Labels are not used.
@@ -111,10 +110,7 @@ def pretrain_for(
     targets = [dataset.domains[code] for code in np.unique(dataset.domain[dataset.y < 0])]
     blank = np.full(len(dataset), -1, dtype=np.int64)
     corpus = replace(dataset, y=blank, classes=(), split=None, ids=None, notes=(), unlabelled=False)
-    done = pretrain(
-        corpus, encoder=name, out=folder, steps=steps, batch=batch, lr=lr, length=length, seed=seed, device=device,
-        watch=watch,
-    )  # fmt: skip
+    done = pretrain(corpus, encoder=name, out=folder, steps=steps, **options)
     before, after = (float(np.mean([losses[domain] for domain in targets])) for losses in (done.before, done.after))
     change = f"the loss per masked word of the unlabelled texts changed from {before:.2f} to {after:.2f}"
     if after >= before:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from holdfast.report.marks import Bars, Errors
 from holdfast.report.plots import COLOURS, Plot, legend, style
 from holdfast.report.sections import Section
 from holdfast.stats.labels import Groups, configuration, natural_key
-from holdfast.stats.statistics import summarise
+from holdfast.stats.statistics import Cell, summarise
 
 if TYPE_CHECKING:
     from holdfast.analysis.views import Views
@@ -116,17 +116,11 @@ def _rounded(distance: Distance) -> dict[str, Any]:
     return {k: x if isinstance(x, list) else round(x, 4) for k, x in fields.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """Mean over seeds; the error is the standard error over seeds or, for one seed, the spread over repeats."""
+def distances(groups: Groups) -> dict[str, dict[str, Cell]]:
+    """Map label to target to A-distance; labels in the order of the report, targets by name.
 
-    mean: float
-    error: float
-    seeds: int
-
-
-def distances(groups: Groups) -> dict[str, dict[str, Bar]]:
-    """Map label to target to A-distance; labels in the order of the report, targets by name."""
+    The error is the standard error over seeds or, for one seed, the spread over repeats.
+    """
     results = [(label, r, _targets(r.analysis)) for label, group in groups.items() for r in group]
     runs = Counter((configuration(r), r.spec.get("seed"), target) for _, r, targets in results for target in targets)
     ambiguous = any(count > 1 for count in runs.values())  # several episodes measure one target
@@ -145,9 +139,9 @@ def _targets(analysis: Mapping[str, Any]) -> Mapping[str, Any]:
     return (analysis.get("a-distance") or {"targets": {}})["targets"]
 
 
-def _bar(seeds: list[Mapping[str, Any]]) -> Bar:
+def _bar(seeds: list[Mapping[str, Any]]) -> Cell:
     cell = summarise([float(distance["mean"]) for distance in seeds])
-    return Bar(cell.mean, float(seeds[0]["std"]) if cell.stderr is None else cell.stderr, cell.n)
+    return replace(cell, stderr=float(seeds[0]["std"])) if cell.stderr is None else cell
 
 
 def sections(groups: Groups, metric: str) -> list[Section]:
@@ -156,7 +150,7 @@ def sections(groups: Groups, metric: str) -> list[Section]:
     if not bars:
         return []
     noise = max(d["noise"] for group in groups.values() for r in group for d in _targets(r.analysis).values())
-    several = max(bar.seeds for by_target in bars.values() for bar in by_target.values()) > 1
+    several = max(bar.n for by_target in bars.values() for bar in by_target.values()) > 1
     errors = "one standard error over seeds" if several else "the spread over five repeats"
     text = (
         "A-distance of the features that the head receives: 2 (1 - 2e), with e the held-out error of a linear "
@@ -169,7 +163,7 @@ def sections(groups: Groups, metric: str) -> list[Section]:
     return [Section("Distance between target and sources", text, figure=figure, legend=legend(groups, bars))]
 
 
-def draw_distances(bars: Mapping[str, Mapping[str, Bar]], positions: Mapping[str, int]) -> str:
+def draw_distances(bars: Mapping[str, Mapping[str, Cell]], positions: Mapping[str, int]) -> str:
     """Draw one bar with error per method and target, in the colour of the method."""
     targets = list(dict.fromkeys(target for by_target in bars.values() for target in by_target))
     marks = []
@@ -177,8 +171,8 @@ def draw_distances(bars: Mapping[str, Mapping[str, Bar]], positions: Mapping[str
         entries, index = by_target.values(), positions[label]
         marks.append(Bars(
             list(by_target), [bar.mean for bar in entries],
-            [f"{label}, {t}: {bar.mean:.2f} ± {bar.error:.2f} (n={bar.seeds})" for t, bar in by_target.items()],
-            name=label, owner=label, colour=style(index)[0], errors=Errors([bar.error for bar in entries]),
+            [f"{label}, {t}: {bar.mean:.2f} ± {bar.stderr or 0.0:.2f} (n={bar.n})" for t, bar in by_target.items()],
+            name=label, owner=label, colour=style(index)[0], errors=Errors([bar.stderr or 0.0 for bar in entries]),
             pattern=PATTERNS[index // len(COLOURS) % len(PATTERNS)],
         ))  # fmt: skip
     y = Axis("A-distance", limits=(0, 2.05), step=0.5)

@@ -1,11 +1,10 @@
-"""Use of a memory: weight per slot, effective number of slots, effect on the features, attention per segment.
+"""Use of a memory: weight per slot, effective number of slots, effect on the features.
 
-Shapes: n rows, d width, m slots, s segments.
+Shapes: n rows, d width, m slots.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ import numpy as np
 from holdfast.analysis import rounded
 from holdfast.report.axes import Axis
 from holdfast.report.marks import Bars, Rule
-from holdfast.report.plots import COLOURS, Plot, heatmap
+from holdfast.report.plots import COLOURS, Plot
 from holdfast.report.sections import Cell, Figure, Result, RunResult, Section, figure_section, mean_cell
 from holdfast.stats.labels import Groups
 
@@ -95,40 +94,9 @@ def _usage(view: View, shown: np.ndarray) -> dict[str, Any]:
     }
 
 
-def segment_mass(views: Views, *, seed: int) -> dict[str, Any] | None:
-    """Compute the attention of each domain to each segment; None without a memory that has grown. Deterministic.
-
-    A segment holds the slots that were added at once for one domain; `owners` are the indices of these domains.
-    """
-    sides = views.by_domain(_segment_usage)
-    segments = next((view.segments for view in views if view.segments), ())
-    if len(segments) < 2 or not any(sides.values()):
-        return None
-    return {"sizes": [size for size, _ in segments], "owners": [owner for _, owner in segments], **sides}
-
-
-def mass(usage: np.ndarray, sizes: list[int]) -> np.ndarray:
-    """Share (s,) of the weights (m,) per segment; the shares sum to 1."""
-    starts = np.cumsum([0, *sizes[:-1]])
-    return np.add.reduceat(usage.astype(np.float64), starts) / usage.sum(dtype=np.float64)
-
-
-def _segment_usage(view: View) -> dict[str, Any] | None:
-    """Return the numbers of one domain; None if it never read, as for texts of a single word."""
-    if view.usage is None or view.segments is None or not view.usage.sum() > 0:
-        return None
-    slots = used_slots(view.usage)
-    return {
-        "mass": rounded(mass(view.usage, [size for size, _ in view.segments])),
-        "effective": round(slots, 2),
-        "entropy": round(math.log(slots), 4),  # in nats, of the mean weights of the slots
-        "evenness": round(math.log(slots) / math.log(len(view.usage)), 4) if len(view.usage) > 1 else 1.0,
-    }
-
-
 def sections(groups: Groups, metric: str) -> list[Section]:
-    """Draw the usage of slots and the attention per segment."""
-    use = figure_section(
+    """Draw the usage of slots."""
+    return figure_section(
         groups,
         "memory-use",
         "Memory use",
@@ -143,16 +111,6 @@ def sections(groups: Groups, metric: str) -> list[Section]:
         rows=lambda runs: [("", usage_cells(runs))],
         figure_text="The dotted line is the uniform weight.",
     )  # fmt: skip
-    segments = figure_section(
-        groups,
-        "segment-mass",
-        "Attention to memory segments",
-        "Share of the attention of a domain that goes to each segment (slots that were added together); rows sum to "
-        "one. The domains of the last training stage come first. In parentheses: slots in use by all reads together, "
-        "exp of the entropy of the mean weights.",
-        draw_segments,
-    )
-    return use + segments
 
 
 def usage_cells(runs: Sequence[Result]) -> list[Cell]:
@@ -184,23 +142,3 @@ def draw_slots(run: RunResult) -> list[Figure]:
     x = Axis(f"slots by weight, {len(result['shown'])} of {result['slots']}")
     figure = Plot(*bars, x=x, y=Axis("mean weight", zero=True), rules=[Rule(y=1 / result["slots"])], gap=0.1)
     return [("", figure.html(f"slots-{run.id}", height=300))]
-
-
-def draw_segments(run: RunResult) -> list[Figure]:
-    """Draw the attention of each domain to each segment, with the slots in use in the name of the domain."""
-    result = run.result
-    domains = {**result["sources"], **result["targets"]}
-    even = [size / sum(result["sizes"]) for size in result["sizes"]]
-    segments = [f"{i}: {size:,} slot{'s' if size > 1 else ''}" for i, size in enumerate(result["sizes"], start=1)]
-    names = [f"{name} ({domain['effective']:,.0f})" for name, domain in domains.items()]
-    tips = [
-        [
-            f"{name}, segment {segment}: {mass:.4f}, uniform share {share:.4f}\n"
-            f"entropy of its slots {domain['entropy']:.3f}, evenness {domain['evenness']:.3f}"
-            for segment, mass, share in zip(segments, domain["mass"], even, strict=True)
-        ]
-        for name, domain in zip(names, domains.values(), strict=True)
-    ]
-    titles = ("segment", "domain (slots in use)")
-    figure = heatmap([domain["mass"] for domain in domains.values()], segments, names, tips, titles=titles)
-    return [("", figure.html(f"segments-{run.id}", height=160 + 44 * len(domains)))]

@@ -3,20 +3,17 @@
 Shapes: b batch, n rows, d width, h heads, k chosen slots, m slots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.analysis.expert_views import view_routing
-from holdfast.analysis.memory_views import mean_over_positions, view_effects, view_general
-from holdfast.core.inputs import Inputs
+from holdfast.core.inputs import Inputs, Tokens
+from holdfast.core.ragged import NONE
 from holdfast.core.seeds import derive
 from holdfast.core.tape import tape
 from holdfast.data.batches import Examples
@@ -24,11 +21,8 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.splits import Part
 from holdfast.nn.model import Model
 
-if TYPE_CHECKING:
-    from holdfast.analysis.expert_views import RoutingView
-    from holdfast.analysis.memory_views import Effect, GeneralView, Score
-
 MAX_ROWS = 1000  # of all sources together, and of all targets together
+Score = Callable[[Part], float | None]  # score of the current network on these rows, by the metric of the run
 T = TypeVar("T")
 
 
@@ -45,9 +39,6 @@ class View:
     content: np.ndarray | None = None  # (n, d) content read from the memory
     usage: np.ndarray | None = None  # (m,) mean weight per slot over rows and heads
     peaks: np.ndarray | None = None  # (m,) largest weight per slot
-    segments: tuple[tuple[int, int], ...] | None = None  # slots and domain per segment of a memory that can grow
-    routing: RoutingView | None = None
-    general: GeneralView | None = None
     per_read: float | None = None  # effective number of slots per read
 
 
@@ -61,6 +52,19 @@ class Subject:
     targets: Sequence[Part]
     seed: int
     dataset: Dataset | None = None  # with the names of rows and classes
+    rows: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)  # side -> domain -> rows of its view
+    score: Score | None = None
+
+    def by_domain(self, function: Callable[[Model, Examples, np.ndarray], T | None]) -> dict[str, dict[str, T]]:
+        """Map side (sources, targets) to domain to what a function returns for the rows of its view, unless None."""
+        return {
+            side: {
+                domain: value
+                for domain, rows in by_domain.items()
+                if (value := function(self.model, self.examples, rows)) is not None
+            }
+            for side, by_domain in self.rows.items()
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +73,6 @@ class Views:
 
     sources: tuple[View, ...]
     targets: tuple[View, ...]
-    effects: Mapping[str, Effect] = field(default_factory=dict)  # target -> effect of hiding a general memory
     subject: Subject | None = None
     further: dict[Callable[[Subject], Any], Any] = field(default_factory=dict)  # function -> its views
 
@@ -101,31 +104,20 @@ class HasSlots(Protocol):
     def read(self, query: Tensor) -> Any: ...
 
 
-@runtime_checkable
-class HasSegments(Protocol):
-    """A memory that grows by segments, one per domain."""
-
-    @property
-    def sizes(self) -> list[int]: ...
-    @property
-    def owners(self) -> list[int]: ...
-
-
 def collect_views(
     model: Model, examples: Examples, sources: Sequence[Part], targets: Sequence[Part], *, seed: int,
     max_rows: int = MAX_ROWS, dataset: Dataset | None = None, score: Score | None = None,
 ) -> Views:  # fmt: skip
     """Collect at most `max_rows` rows per side, divided evenly between its domains and sampled by seed.
 
-    The model is left unchanged. With `score`, a network with a general memory is also scored on all rows of the
-    targets, with and without its memory.
+    The model is left unchanged. `score` is passed on to further views.
     """
-    sides = []
+    sides, chosen = [], {}
     with evaluation(model):
         for name, side in (("source", sources), ("target", targets)):
             domains = list(dict.fromkeys(part.domain for part in side))
             limit = -(-max_rows // max(1, len(domains)))
-            views = []
+            own: dict[str, np.ndarray] = {}
             for domain in domains:
                 rows = np.concatenate([part.rows for part in side if part.domain == domain])
                 if len(rows) > limit:
@@ -133,10 +125,10 @@ def collect_views(
                     rows = np.sort(rng.choice(rows, limit, replace=False))
                 rows = examples.rows_of(Part(domain, rows)).numpy()  # for long texts, the rows of all windows
                 if len(rows):
-                    views.append(_view(model, examples, domain, rows))
-            sides.append(tuple(views))
-        effects = view_effects(model, targets, score)
-    return Views(sides[0], sides[1], effects, Subject(model, examples, sources, targets, seed, dataset))
+                    own[domain] = rows
+            sides.append(tuple(_view(model, examples, domain, rows) for domain, rows in own.items()))
+            chosen[f"{name}s"] = own
+    return Views(sides[0], sides[1], Subject(model, examples, sources, targets, seed, dataset, chosen, score))
 
 
 @contextmanager
@@ -154,20 +146,25 @@ def _view(model: Model, examples: Examples, domain: str, rows: np.ndarray) -> Vi
     recorder = _Recorder(model)
     outputs = examples.map(recorder, rows, prediction_batch=model.prediction_batch).numpy()
     pieces = np.split(outputs, np.cumsum(recorder.widths)[:-1], axis=1)
-    usage = peaks = per_read = segments = None
+    usage = peaks = per_read = None
     if recorder.usage is not None and recorder.peaks is not None:
         usage, peaks = (recorder.usage / recorder.reads).numpy(), recorder.peaks.numpy()
-        segments = _segments(model, len(usage))
         per_read = recorder.effective / recorder.counted if recorder.counted else None
     content = pieces[2] if len(pieces) > 2 else None
-    routing, general = view_routing(model, examples, rows), view_general(model, examples, rows)
-    return View(domain, pieces[0], pieces[1], content, usage, peaks, segments, routing, general, per_read)
+    return View(domain, pieces[0], pieces[1], content, usage, peaks, per_read)
 
 
-def _segments(model: Model, slots: int) -> tuple[tuple[int, int], ...] | None:
-    """Return slots and domain per segment of the last memory of this size, if it has segments."""
-    memories = [m for m in model.modules() if isinstance(m, HasSegments) and sum(m.sizes) == slots]
-    return tuple(zip(memories[-1].sizes, memories[-1].owners, strict=True)) if memories else None
+def mean_over_positions(values: Tensor, x: Inputs) -> Tensor:
+    """Return one vector per input (b, d): for states at several positions (b, k, d), their mean."""
+    if values.dim() == 2 or not isinstance(x, Tokens) or x.at is None:
+        return values
+    return masked_mean(values, x.at != NONE)
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean (b, k) of values (b, t, k) over the positions of mask (b, t)."""
+    weight = mask.to(values.dtype)[..., None]
+    return (values * weight).sum(1) / weight.sum(1)
 
 
 class _Recorder:

@@ -1,22 +1,28 @@
 """Audit of a data set: duplicates, leaks, shift between domains and per column, and advice (n examples, k domains)."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from holdfast.auditing import commands, shift, tables
+from holdfast.auditing import commands, facts, shift
 from holdfast.auditing.clean import write_clean
-from holdfast.auditing.columns import ColumnFacts, column_facts
-from holdfast.auditing.compared import Compared, compared_sentence, read_compared
+from holdfast.auditing.columns import ColumnFacts, column_advice, column_facts, column_grid
 from holdfast.auditing.duplicates import choose, conflicts, find_duplicates
-from holdfast.auditing.erasure import Erasure, measure_erasure
+from holdfast.auditing.erasure import Erasure, erasure_grid, erasure_sentence, measure_erasure
 from holdfast.auditing.examples import Examples
-from holdfast.auditing.facts import DomainFacts, Example, Leak, domain_facts, dropped, examples_of, leaks, overlaps
-from holdfast.auditing.headroom import ShiftCost, shift_costs
+from holdfast.auditing.facts import DomainFacts, Example, Leak
+from holdfast.auditing.headroom import (
+    Compared,
+    ShiftCost,
+    compared_sentence,
+    headroom_grid,
+    read_compared,
+    shift_costs,
+)
 from holdfast.auditing.label_errors import (
     LabelErrors,
     error_advice,
@@ -27,11 +33,11 @@ from holdfast.auditing.label_errors import (
 from holdfast.auditing.near import BITS, CORRELATION, WIDTH
 from holdfast.auditing.shift import Distance, LabelShift
 from holdfast.auditing.telltale_words import TelltaleWord, telltale_grid, telltale_words, word_advice
-from holdfast.auditing.verdict import Verdict, advise, column_advice, conclude, erasure_sentence, headline
+from holdfast.auditing.verdict import Verdict, advise, conclude, headline
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import Dataset
-from holdfast.data.readers.memory import Source
+from holdfast.data.readers.in_memory import Source
 from holdfast.data.write import check_not_input, check_suffix
 from holdfast.report.page import write_audit
 from holdfast.report.terminal import Grid
@@ -71,19 +77,15 @@ class Audit:
     dropped: list[dict[str, int | str]]
     grids: list[Grid]
     notes: tuple[str, ...]
+    label_errors: LabelErrors
+    telltale: list[TelltaleWord]  # words that identify a domain or leak the label
     report: Path | None
     clean: Path | None
-    label_errors: LabelErrors = field(default_factory=lambda: LabelErrors([]))
-    telltale: list[TelltaleWord] = field(default_factory=list)  # words that identify a domain or leak the label
-    errors_file: Path | None = None  # ranked table of likely label errors
+    errors_file: Path | None  # ranked table of likely label errors
 
     def json(self) -> dict[str, Any]:
         """Return everything except the tables."""
-        skipped = ("grids", "report", "clean", "errors_file")
-        document = {key: _plain(value) for key, value in vars(self).items() if key not in skipped}
-        return document | {
-            key: (path := getattr(self, key)) and str(path) for key in ("report", "clean", "errors_file")
-        }
+        return {key: _plain(value) for key, value in vars(self).items() if key != "grids"}
 
 
 def audit(
@@ -121,64 +123,66 @@ def audit(
     say(f"searching for duplicates among {len(dataset):,} examples")
     duplicates, targets = find_duplicates(examples, near=near), examples.targets()
     conflict, choice = conflicts(duplicates, targets), choose(duplicates, targets, dataset.split)
+    clean_rows = choice.kept_rows()
     names, counts = shift.label_counts(dataset)
-    facts = domain_facts(dataset, duplicates, choice, conflict, names, counts)
+    domains = facts.domain_facts(dataset, duplicates, choice, conflict, names, counts)
+    leaks, shown = facts.leaks(dataset, duplicates), facts.examples_of(examples, duplicates, conflict)
     shifts = shift.target_shifts(dataset, counts)
-    sample = _sample(dataset, choice.kept_rows(), seed, examples.columns)
-    several = len(sample) > 1
-    if several:
-        say("measuring distances between domains")
-    distances = shift.input_distances(examples, sample, seed=seed) if several else []
-    words = shift.shared_words(examples, sample) if several and examples.kind == "text" else {}
+    sample = _sample(dataset, clean_rows, seed, examples.columns)
     every = _sample(dataset, np.arange(len(dataset)), seed, examples.columns)  # with duplicates, which hide gaps
-    facts_by_column = column_facts(examples, every)
-    if several:
+    column_findings = column_facts(examples, every)
+    distances, words, costs, erasure, telltale = list[Distance](), {}, list[ShiftCost](), None, list[TelltaleWord]()
+    if len(sample) > 1:
+        say("measuring distances between domains")
+        distances = shift.input_distances(examples, sample, seed=seed)
+        words = shift.shared_words(examples, sample) if examples.kind == "text" else {}
         say("measuring headroom")
-    costs = shift_costs(examples, sample) if several else []
-    erasure = measure_erasure(examples, sample) if several else None
-    if several:
+        costs, erasure = shift_costs(examples, sample), measure_erasure(examples, sample)
         say("searching for label errors")
-    errors = find_label_errors(examples, _rows_by_domain(dataset, choice.kept_rows()), seed=seed)
-    telltale = telltale_words(examples, every) if several else []
-    verdict, leaked = conclude(distances, shifts, costs), leaks(dataset, duplicates)
-    shown = examples_of(examples, duplicates, conflict)
+        telltale = telltale_words(examples, every)
+    errors = find_label_errors(examples, _rows_by_domain(dataset, clean_rows), seed=seed)
+    verdict = conclude(distances, shifts, costs)
     sizes = [len(rows) for rows in sample.values()]
     compared = read_compared(None if runs is None else Path(runs), dataset) if dataset.targets is None else []
-    grids = [tables.headroom_grid(costs, compared, max(sizes))] if costs else []
-    grids += [] if erasure is None else [tables.erasure_grid(erasure)]
-    grids += [tables.column_grid(facts_by_column)] if facts_by_column else []
-    grids += [tables.domain_grid(facts, task), tables.duplicate_grid(facts, _near_criterion(examples.kind, near))]
-    grids += [tables.leak_grid(leaked)] if leaked else []
-    grids += [tables.example_grid(shown)] if shown else []
-    grids += [tables.distance_grid(list(sample), distances)] if distances else []
-    grids += [tables.label_grid(dataset.domains, shifts, task)] if shifts else []
-    grids += [tables.word_grid(words, min(sizes))] if words else []
-    grids += [label_error_grid(errors, examples)] if errors.rows else []
-    grids += [telltale_grid(telltale)] if telltale else []
+    grids = [
+        *headroom_grid(costs, compared, max(sizes)),
+        *erasure_grid(erasure),
+        *column_grid(column_findings),
+        facts.domain_grid(domains, task),
+        facts.duplicate_grid(domains, _near_criterion(examples.kind, near)),
+        *facts.leak_grid(leaks),
+        *facts.example_grid(shown),
+        *shift.distance_grid(list(sample), distances),
+        *shift.label_grid(dataset.domains, shifts, task),
+        *shift.word_grid(words, min(sizes)),
+        *label_error_grid(errors, examples),
+        *telltale_grid(telltale),
+    ]
     ranked = None if label_errors is None else write_label_errors(Path(label_errors), errors.rows, examples)
-    table = None if clean is None else write_clean(Path(clean), data, dataset, choice.kept_rows())
-    target = None
-    if table is not None:
-        remaining = len(choice.kept_rows())
-        target = commands.cleaned(table, dataset, remaining, task=task, columns=columns, settings=settings)
+    table, target = None, None
+    if clean is not None:
+        table = write_clean(Path(clean), data, dataset, clean_rows)
+        target = commands.cleaned(table, dataset, len(clean_rows), task=task, columns=columns, settings=settings)
     target = target or commands.original(source, dataset, columns=columns, data_dir=data_dir, skip_bad=skip_bad)
     advice, command = advise(
-        make_spec(dataset, task=task, settings=settings), examples.kind, verdict, facts, leaked, erasure,
+        make_spec(dataset, task=task, settings=settings), examples.kind, verdict, domains, leaks, erasure,
         clean=None if table is None else str(table), more_domains=dataset.more_domains_hint,
-        command=partial(commands.command, target, task, settings), columns=column_advice(facts_by_column),
+        command=partial(commands.command, target, task, settings), columns=column_advice(column_findings),
     )  # fmt: skip
-    finding = " ".join([headline(verdict, len(facts), labelled=bool(shifts)), *erasure_sentence(erasure)])
-    finding = " ".join([finding, *compared_sentence(costs, compared)])
+    sentences = [headline(verdict, len(domains), labelled=bool(shifts)), *erasure_sentence(erasure)]
+    finding = " ".join([*sentences, *compared_sentence(costs, compared)])
     advice = [*advice[:-1], *word_advice(telltale), *error_advice(errors, ranked), *advice[-1:]]
     page = None if out is None else Path(out)
     if page is not None:
         title = f"Holdfast: audit of {dataset.name}"
         write_audit(page, title=title, headline=finding, advice=advice, grids=grids, notes=dataset.notes)
     return Audit(
-        dataset.name, examples.kind, len(dataset), finding, advice, command, facts,
-        len(dataset) - len(duplicates.first), leaked, overlaps(dataset, duplicates), shown, distances, shifts, words,
-        facts_by_column, costs, erasure, compared, verdict, dropped(choice), grids, dataset.notes, page, table,
-        errors, telltale, ranked,
+        name=dataset.name, kind=examples.kind, examples=len(dataset), headline=finding, advice=advice, command=command,
+        domains=domains, duplicates=len(dataset) - len(duplicates.first), splits=leaks,
+        overlaps=facts.overlaps(dataset, duplicates), shown=shown, distances=distances, labels=shifts, words=words,
+        columns=column_findings, baseline=costs, erasure=erasure, compared=compared, verdict=verdict,
+        dropped=facts.dropped(choice), grids=grids, notes=dataset.notes, label_errors=errors, telltale=telltale,
+        report=page, clean=table, errors_file=ranked,
     )  # fmt: skip
 
 
@@ -213,6 +217,8 @@ def _near_criterion(kind: str, near: float) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
     if not is_dataclass(value) or isinstance(value, type):
         return value
     return asdict(value) | {name: getattr(value, name) for name in CONCLUSIONS.get(type(value), ())}

@@ -11,7 +11,6 @@ from holdfast.core.files import write_text
 from holdfast.core.inputs import Question, Sentence
 from holdfast.data.dataset import SPLITS, Dataset
 from holdfast.data.readers import formats
-from holdfast.data.readers.parquet import parquet_batches
 from holdfast.data.write import write_tables
 
 LINES = (".jsonl", ".ndjson")
@@ -53,17 +52,15 @@ def _original_table(path: Path, left_out: list[int]) -> pa.Table | None:
     """
     if path.suffix.lower() not in formats.SUFFIXES or not path.is_file():
         return None
-    if path.suffix.lower() == ".parquet":
-        schema, batches = formats.read_schema(path), list(parquet_batches(path))
-        return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
-    names = formats.read_schema(path).names
+    table = formats.open_table(path)
     if path.suffix.lower() in LINES:
-        return pa.Table.from_pylist(list(formats.iter_rows(path, names)))
-    types = dict.fromkeys(names, pa.large_string())
-    reading = formats.iter_batches(
-        path, types, formats.LONG_BLOCK, on_invalid=lambda cells: left_out.append(cells[0].row)
+        return pa.Table.from_pylist(list(formats.iter_rows(path, table.schema.names)))
+    # csv is read as texts, so that values keep their spelling; texts in lists of parquet are read as dictionaries
+    types = {field.name: field.type if table.typed else pa.large_string() for field in table.schema}
+    batches = list(table.batches(types, on_invalid=lambda cells: left_out.append(cells[0].row)))
+    return (
+        pa.Table.from_batches(batches).cast(pa.schema(list(types.items()))) if batches else table.schema.empty_table()
     )
-    return pa.Table.from_batches(list(reading))
 
 
 def _built_table(dataset: Dataset, rows: np.ndarray) -> pa.Table:

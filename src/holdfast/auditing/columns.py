@@ -5,6 +5,7 @@ Each domain is compared with all others. Shapes: n rows, k domains, c classes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,12 +16,17 @@ from holdfast.auditing.headroom import FOLDS
 from holdfast.auditing.probe import probe_for
 from holdfast.auditing.shift import LEVEL, MIN_ROWS
 from holdfast.data.copies import label_copies, table_columns
+from holdfast.report.sections import EMPTY, Cell, share_cell, word_cell
+from holdfast.report.terminal import Grid
+from holdfast.stats.formatting import MAX_NAMES, listed
 from holdfast.stats.statistics import holm
 from holdfast.stats.two_sample import chi_square, ks_test_of_counts, merge_rare, total_variation
 
 BINS = 64  # of a number column from which the label is predicted, at most
 MAX_COUNTS = 20_000_000  # entries of a table of counts, above which the label is not predicted from a column
 Compare = Callable[[np.ndarray], tuple[float, ...]]  # counts (2, c) per value -> distance, p value, and shares
+MAX_COLUMNS = 20  # columns of the data that are listed
+NOTABLE = 0.1  # smallest distance of a column between domains that a sentence mentions
 LEAK = 0.95  # share of the label that one column explains from which it is suspicious
 
 
@@ -166,10 +172,7 @@ class _Relation:
         constant = float(np.bincount(y).max() / len(y))
         if constant == 1 or FOLDS * bins * classes > MAX_COUNTS:
             return None
-        # cross-validation from one table of counts: subtracting a fold leaves the counts of its training rows
-        flat = (self.fold * bins + groups) * classes + y
-        counts = np.bincount(flat, minlength=FOLDS * bins * classes).reshape(FOLDS, bins, classes)
-        training = counts.sum(axis=0) - counts  # (folds, bins, classes)
+        training = _outside((self.fold * bins + groups) * classes + y, (FOLDS, bins, classes))
         # each group predicts its most frequent class; a group without training rows that of all rows
         usual = training.sum(axis=1).argmax(axis=1)  # (folds,)
         best = np.where(training.any(axis=2), training.argmax(axis=2), usual[:, None])
@@ -182,14 +185,19 @@ class _Relation:
             return None
         bins = int(groups.max()) + 1
         cells = self.fold * bins + groups
-        sums = np.bincount(cells, weights=self.y, minlength=FOLDS * bins).reshape(FOLDS, bins)
-        counts = np.bincount(cells, minlength=FOLDS * bins).reshape(FOLDS, bins)
-        sums, counts = sums.sum(axis=0) - sums, counts.sum(axis=0) - counts
+        sums, counts = _outside(cells, (FOLDS, bins), self.y), _outside(cells, (FOLDS, bins))
         usual = sums.sum(axis=1, keepdims=True) / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         means = np.where(counts > 0, sums / np.maximum(counts, 1), usual)
         # groups lose differences inside them, so a copy of the target in other units is recognised by its correlation
         explained = 1 - float(((means[self.fold, groups] - self.y) ** 2).sum()) / total
         return max(0.0, explained, 0.0 if values is None else _squared_correlation(values, self.y))
+
+
+def _outside(cells: np.ndarray, shape: tuple[int, ...], weights: np.ndarray | None = None) -> np.ndarray:
+    """Return the counts, or sums of weights, per cell over the rows outside each fold, the first axis."""
+    # cross-validation from one table: subtracting a fold leaves the counts of its training rows
+    table = np.bincount(cells, weights=weights, minlength=math.prod(shape)).reshape(shape)
+    return table.sum(axis=0) - table
 
 
 def _squared_correlation(values: np.ndarray, y: np.ndarray) -> float:
@@ -199,3 +207,65 @@ def _squared_correlation(values: np.ndarray, y: np.ndarray) -> float:
     if filled.mean() < LEAK or np.ptp(x) == 0 or np.ptp(y) == 0:
         return 0.0
     return float(np.corrcoef(x, y)[0, 1] ** 2)
+
+
+def column_grid(columns: Sequence[ColumnFacts]) -> list[Grid]:
+    """Shift, missing values and relation to the label per column, the most suspicious first."""
+
+    def rank(column: ColumnFacts) -> tuple[bool, bool, float]:
+        distances = [each.distance for each in (column.shift, column.drift) if each is not None and each.real]
+        return not column.copy, not column.leaks, -max(distances, default=0.0)
+
+    def contrast(each: Contrast | None) -> list[Cell]:
+        if each is None:
+            return [EMPTY, EMPTY]
+        return [(f"{each.distance:.2f}{'*' if each.real else ''}", each.distance), word_cell(each.domain)]
+
+    about = (
+        "Shift: distance of the domain that differs most from the others (Kolmogorov-Smirnov for numbers, total "
+        "variation for categories). Missing: percentage of the rows, then the difference of its share in the domain "
+        "that differs most. * is significant (Kolmogorov-Smirnov or chi-square test, p < 0.01 after Holm's "
+        "correction). Label: percentage of the errors of a constant prediction, or of the variance of a number, that "
+        'this column alone removes on held-out rows; "copy" is the label under another name.'
+    )
+    lines = []
+    for column in sorted(columns, key=rank)[:MAX_COLUMNS]:
+        label: Cell = ("copy", 1.0) if column.copy else share_cell(column.explained)
+        cells = [
+            word_cell(column.kind),
+            *contrast(column.shift),
+            share_cell(column.missing),
+            *contrast(column.drift),
+            label,
+        ]
+        lines.append((column.column, cells))
+    if len(columns) > MAX_COLUMNS:
+        about += f" {len(columns) - MAX_COLUMNS:,} more columns are in the JSON output."
+    names = ("column", "kind", "shift", "in", "missing", "drift", "of", "label")
+    return [Grid("Columns", about, names, lines)] if columns else []
+
+
+def column_advice(columns: Sequence[ColumnFacts]) -> list[str]:
+    """Return what is suspicious about single columns: leakage of the label, then drift of values and missing ones."""
+    advice = []
+    copies = [column.column for column in columns if column.copy]
+    if copies:
+        which = "is the label under another name" if len(copies) == 1 else "are the label under other names"
+        fix = f"leave {'it' if len(copies) == 1 else 'them'} out with --column ignore={','.join(copies[:MAX_NAMES])}"
+        advice.append(f"{listed(list(map(repr, copies)))} {which}: {fix}.")
+    leaking = [column for column in columns if column.leaks and not column.copy]
+    for column in sorted(leaking, key=lambda each: -(each.explained or 0.0))[:MAX_NAMES]:
+        fix = f"check that it is known before the label, or leave it out with --column ignore={column.column}"
+        advice.append(f"'{column.column}' alone explains {column.explained or 0.0:.0%} of the label: {fix}.")
+    shifted = [(c.column, c.shift) for c in columns if c.shift and c.shift.real and c.shift.distance >= NOTABLE]
+    if shifted:
+        shifted.sort(key=lambda pair: -pair[1].distance)
+        listing = listed([f"'{name}' ({shift.distance:.2f} in {shift.domain})" for name, shift in shifted])
+        advice.append(f"Columns with the largest shift of a domain from the others: {listing}.")
+    drifting = [(c.column, c.drift) for c in columns if c.drift and c.drift.real and c.drift.distance >= NOTABLE]
+    for name, drift in sorted(drifting, key=lambda pair: -pair[1].distance)[:MAX_NAMES]:
+        shares = (
+            f"{drift.inside or 0.0:.0%} of the rows of {drift.domain} and in {drift.outside or 0.0:.0%} of the others"
+        )
+        advice.append(f"'{name}' is missing in {shares}: a model may use the gap to recognise the domain.")
+    return advice

@@ -3,7 +3,6 @@
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,12 @@ import torch
 
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
-from holdfast.data.readers.memory import Source
+from holdfast.data.readers.in_memory import Source
 from holdfast.train.resolve import Request, resolve
 from holdfast.train.training_data import training_data
 from holdfast.train.workspace import Workspace
 
-
-@dataclass(frozen=True, eq=False)
-class Target:
-    """Data that a command can name: arguments of the command line, or none for data in memory."""
-
-    dataset: Dataset
-    arguments: tuple[str, ...]
-    clean: bool = False
+Target = tuple[Dataset, list[str]]  # data, and the arguments that name it on the command line; none for data in memory
 
 
 def original(
@@ -31,9 +23,9 @@ def original(
 ) -> Target:
     """Return the data of the audit itself."""
     if not isinstance(data, str | Path):
-        return Target(dataset, ())
-    words = [str(data), *([] if data_dir is None else ["--data-dir", str(data_dir)])]
-    return Target(dataset, (*words, *_column_words(columns), *(["--skip-bad"] if skip_bad else [])))
+        return dataset, []
+    folder = [] if data_dir is None else ["--data-dir", str(data_dir)]
+    return dataset, [str(data), *folder, *_words("--column", columns), *(["--skip-bad"] if skip_bad else [])]
 
 
 def cleaned(
@@ -47,7 +39,7 @@ def cleaned(
         except BadInput:
             continue
         if table.raw.kind == dataset.raw.kind and len(table) == rows:
-            return Target(table, (str(path), *_column_words(names)), clean=True)
+            return table, [str(path), *_words("--column", names)]
     return None
 
 
@@ -55,25 +47,24 @@ def command(
     target: Target, task: str, settings: Mapping[str, Any] | None, methods: Sequence[str], metric: str | None
 ) -> str:
     """Return the command, or the call in Python for data in memory; raise `BadInput` if it would fail."""
-    chosen = {"task": task, **(settings or {})}
+    (dataset, arguments), chosen, names = target, {"task": task, **(settings or {})}, ",".join(methods)
     request = Request(methods=methods, metric=metric, settings=chosen, baselines=True, tested=True)
-    resolve(request, Workspace(target.dataset, torch.device("cpu"), None))
-    names = ",".join(methods)
-    if not target.arguments:
+    resolve(request, Workspace(dataset, torch.device("cpu"), None))
+    if not arguments:
         options = {"methods": names, "metric": metric, "settings": chosen if task != "classify" else None}
         words = [f"{key}={value!r}" for key, value in options.items() if value is not None]
         return f"holdfast.compare(data, {', '.join(words)})"
     options = [*(["--task", task] if task != "classify" else []), *(["--metric", metric] if metric else [])]
-    options += [word for key, value in (settings or {}).items() for word in ("--set", f"{key}={_setting(value)}")]
-    return shlex.join(["holdfast", "compare", *target.arguments, *options, "--methods", names])
+    options += _words("--set", settings)
+    return shlex.join(["holdfast", "compare", *arguments, *options, "--methods", names])
 
 
-def _setting(value: Any) -> str:
-    """Return a value as --set parses it."""
+def _words(option: str, values: Mapping[str, Any] | None) -> list[str]:
+    """Return an option per name, with the value as the option parses it."""
+    return [word for key, value in (values or {}).items() for word in (option, f"{key}={_text(value)}")]
+
+
+def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _column_words(columns: Mapping[str, str] | None) -> list[str]:
-    return [word for key, name in (columns or {}).items() for word in ("--column", f"{key}={name}")]

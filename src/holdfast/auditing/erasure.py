@@ -7,20 +7,23 @@ source domain. Everything is computed from the moments of each domain (n rows, d
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any
+from operator import sub
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import solve
 from scipy.sparse import issparse, vstack
 
 from holdfast.auditing.examples import Examples
-from holdfast.auditing.headroom import Interval, fold_numbers, labelled_rows, stratified_interval
+from holdfast.auditing.headroom import UNITS, Interval, fold_numbers, labelled_rows, measured, stratified_interval
 from holdfast.auditing.probe import Probe, probe_for
+from holdfast.report.sections import Cell, share_cell
+from holdfast.report.terminal import Grid
 
 WIDTH = 512  # columns: the most frequent words and pairs of words of texts, else the features themselves
 RIDGES = (0.1, 1.0, 10.0)  # relative to the mean variance; chosen on held-out rows of the sources
 ERASURE_RIDGE = 0.1
+ALIGNMENT = ("coral", "mmd", "dann", "cdann", "pda")  # methods whose aim is invariance of the features
 
 
 @dataclass(frozen=True)
@@ -46,23 +49,14 @@ class Erasure:
         return self.gain.positive
 
 
-@dataclass(frozen=True, eq=False)
-class Moments:
-    """Sums over the rows of one domain."""
+class Moments(NamedTuple):
+    """Sums over the rows of some domains."""
 
-    n: int
+    n: Any  # number of rows
     x: np.ndarray  # (d,)
     xx: np.ndarray  # (d, d)
     y: np.ndarray  # (c,)
     xy: np.ndarray  # (d, c)
-
-    def __add__(self, other: "Moments") -> "Moments":
-        return Moments(
-            self.n + other.n, self.x + other.x, self.xx + other.xx, self.y + other.y, self.xy + other.xy
-        )  # fmt: skip
-
-    def __sub__(self, other: "Moments") -> "Moments":
-        return self + Moments(-other.n, -other.x, -other.xx, -other.y, -other.xy)
 
 
 def moments(x: np.ndarray, targets: np.ndarray) -> Moments:
@@ -102,7 +96,8 @@ def measure_erasure(examples: Examples, rows: Mapping[str, np.ndarray]) -> Erasu
     predicted = {name: np.stack([labels, labels]) for name, labels in y.items()}
     for number in range(count):
         held = {name: fold[name] == number for name in y}
-        train = {name: totals[name] - moments(x[name][at], probe.matrix(y[name][at])) for name, at in held.items()}
+        own = {name: moments(x[name][at], probe.matrix(y[name][at])) for name, at in held.items()}
+        train = {name: Moments(*map(sub, totals[name], own[name])) for name in y}
         for name in y:
             sources = [other for other in y if other != name]
             valid = [(x[other][held[other]], y[other][held[other]]) for other in sources]
@@ -125,7 +120,7 @@ def _probes(
 
     Both are ridge regressions of the targets with one ridge, chosen on the validation rows of the sources.
     """
-    total = reduce(Moments.__add__, sources)
+    total = Moments(*(np.sum(each, axis=0) for each in zip(*sources, strict=True)))
     centre, bias = total.x / total.n, total.y / total.n
     covariance = total.xx / total.n - np.outer(centre, centre)
     target = total.xy / total.n - np.outer(centre, bias)
@@ -162,3 +157,41 @@ def _dense(features: Mapping[str, Any]) -> dict[str, np.ndarray]:
     spread = np.concatenate(every).astype(np.float64).std(axis=0)
     columns = np.sort(np.argsort(-spread, kind="stable")[:WIDTH])
     return {name: x[:, columns].astype(np.float64) / (spread[columns] + 1e-6) for name, x in features.items()}
+
+
+def erasure_grid(erasure: Erasure | None) -> list[Grid]:
+    """Score of a linear probe with and without erased domain information."""
+    if erasure is None:
+        return []
+    about = (
+        f"{measured(erasure.metric, model='ridge')} on the most frequent words, or on the features, trained on the "
+        "other domains: unchanged, and after an erasure fitted on them, after which no linear model can tell them "
+        "apart (LEACE, Belrose et al., 2023)."
+    )
+    lines = []
+    for domain in erasure.domains:
+        change: Cell = (f"{100 * (domain.erased - domain.plain):+.1f}", domain.erased - domain.plain)
+        lines.append((domain.domain, [share_cell(domain.plain), share_cell(domain.erased), change]))
+    return [Grid("Erasing domain information", about, ("domain", "unchanged", "erased", "change"), lines)]
+
+
+def erasure_sentence(erasure: Erasure | None) -> list[str]:
+    """State in one sentence whether erasing domain information would help; empty if it was not measured."""
+    if erasure is None:
+        return []
+    gain = erasure.gain
+    score, unit, change = {
+        "rmse": ("RMSE", UNITS["rmse"][0], (-gain.mean, -gain.high, -gain.low)),
+        "micro_f1": ("micro-averaged F1", "points", (gain.mean, gain.low, gain.high)),
+    }.get(erasure.metric, ("accuracy", "points", (gain.mean, gain.low, gain.high)))
+    mean, low, high = (f"{100 * value:+.1f}" for value in change)
+    effect = (
+        f"Erasing domain information (LEACE) changes the {score} of a linear probe on an unseen domain by "
+        f"{mean} {unit} (95% interval {low} to {high})"
+    )
+    if erasure.helps:
+        return [f"{effect}: it brings unseen domains closer, so methods that make features invariant are worth trying."]
+    return [
+        f"{effect}: it does not bring unseen domains closer, so methods that make features invariant "
+        f"({', '.join(ALIGNMENT)}) are unlikely to help."
+    ]

@@ -13,6 +13,7 @@ from holdfast.auditing.table_features import TableFeatures, described
 from holdfast.core.inputs import Question, Sentence
 from holdfast.core.table import TableRows
 from holdfast.data.dataset import Dataset
+from holdfast.stats.formatting import shortened
 
 WORDS = re.compile(r"\w+")
 CHUNK = 1 << 15
@@ -104,8 +105,7 @@ class Examples:
             return described(self.dataset.raw.take(np.asarray([row])), most)
         if self.kind != "text":
             return ""
-        text = " ".join(self.texts(np.asarray([row]))[0].replace(SEPARATOR, " / ").split())
-        return text if len(text) <= most else text[: most - 1] + "…"
+        return shortened(" ".join(self.texts(np.asarray([row]))[0].replace(SEPARATOR, " / ").split()), most)
 
     def _chunks(self) -> Iterator[np.ndarray]:
         return _chunks(len(self.dataset))

@@ -1,5 +1,7 @@
-"""Counts of an audit: duplicates per domain, and rows that leak between splits (n rows, k domains)."""
+"""Counts of an audit: duplicates per domain, and rows that leak between splits (n rows, k domains, c labels)."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,9 +9,14 @@ import numpy as np
 from holdfast.auditing.duplicates import KEPT, REASONS, Choice, Duplicates
 from holdfast.auditing.examples import Examples
 from holdfast.data.dataset import SPLITS, Dataset
+from holdfast.report.sections import number_cell, share_cell, word_cell
+from holdfast.report.terminal import Grid
+from holdfast.stats.formatting import listed
 
 LEAKS = (("valid", "train"), ("test", "train"), ("test", "valid"))
 SHOWN = 5  # examples per kind of duplicate
+MAX_LABELS = 12  # columns; further labels are summed
+MAX_ROWS = 4  # row numbers per example
 
 
 @dataclass(frozen=True)
@@ -55,23 +62,27 @@ def domain_facts(
     dataset: Dataset, duplicates: Duplicates, choice: Choice, conflict: np.ndarray, names: tuple[str, ...],
     counts: np.ndarray,
 ) -> list[DomainFacts]:  # fmt: skip
+    """Count duplicates and labels per domain; `names` and `counts` (k, c) are those of the labels."""
     k = len(dataset.domains)
     equal, near = duplicates.presence(dataset.domain, k)
-    repeated, near_within = duplicates.repeated(dataset.domain), duplicates.near_within(dataset.domain, k)
+    equal[np.arange(len(dataset)), dataset.domain] = near[np.arange(len(dataset)), dataset.domain] = False
+    elsewhere = equal.any(axis=1)
+    masks = {
+        "again": duplicates.repeated(dataset.domain),
+        "elsewhere": elsewhere,
+        "near": duplicates.near_within(dataset.domain, k),
+        "near_elsewhere": near.any(axis=1) & ~elsewhere,
+        "conflicts": conflict,
+        "kept": choice.reason == KEPT,
+    }
     facts = []
     for index, name in enumerate(dataset.domains):
         rows = np.flatnonzero(dataset.domain == index)
-        others = np.arange(k) != index
-        splits = np.full(len(rows), -1) if dataset.split is None else dataset.split[rows]
-        elsewhere = equal[rows][:, others].any(axis=1)
-        by_split = {split: int((splits == i).sum()) for i, split in enumerate(SPLITS)}
-        near_elsewhere = near[rows][:, others].any(axis=1) & ~elsewhere
-        numbers = (repeated[rows], elsewhere, near_within[rows], near_elsewhere, conflict[rows])
-        facts.append(DomainFacts(
-            name, len(rows), {split: count for split, count in by_split.items() if count},
-            dict(zip(names, counts[index].tolist(), strict=True)), *(int(mask.sum()) for mask in numbers),
-            kept=int((choice.reason[rows] == KEPT).sum()), numbers=_number_facts(dataset, rows),
-        ))  # fmt: skip
+        by_split = Counter[int]() if dataset.split is None else Counter(dataset.split[rows].tolist())
+        splits = {split: by_split[i] for i, split in enumerate(SPLITS) if by_split[i]}
+        labels = dict(zip(names, counts[index].tolist(), strict=True))
+        sums = {key: int(mask[rows].sum()) for key, mask in masks.items()}
+        facts.append(DomainFacts(name, len(rows), splits, labels, **sums, numbers=_number_facts(dataset, rows)))
     return facts
 
 
@@ -86,6 +97,44 @@ def _number_facts(dataset: Dataset, rows: np.ndarray) -> dict[str, float] | None
     return {name: float(function(values)) for name, function in statistics.items()}
 
 
+def domain_grid(facts: Sequence[DomainFacts], task: str) -> Grid:
+    """Sizes, splits and label distribution per domain."""
+    splits = list(dict.fromkeys(split for domain in facts for split in domain.splits))
+    names = list(facts[0].labels)
+    totals = {name: sum(domain.labels[name] for domain in facts) for name in names}
+    common = sorted(names, key=lambda name: -totals[name])[:MAX_LABELS] if len(names) > MAX_LABELS else names
+    rest = [name for name in names if name not in common]
+    numbers = next((list(domain.numbers) for domain in facts if domain.numbers), [])
+    lines = []
+    for domain in facts:
+        total = max(1, domain.examples if task == "multilabel" else sum(domain.labels.values()))
+        cells = [number_cell(domain.examples), *(number_cell(domain.splits.get(split, 0)) for split in splits)]
+        cells += [share_cell(domain.labels[name] / total) for name in common]
+        cells += [share_cell(sum(domain.labels[name] for name in rest) / total)] if rest else []
+        cells += [number_cell((domain.numbers or {}).get(name), ".4g") for name in numbers]
+        lines.append((domain.domain, cells))
+    columns = ("domain", "rows", *splits, *common, *([f"{len(rest)} more labels"] if rest else []), *numbers)
+    about = "Labels in percent." if names else "Statistics of the label." if numbers else "There are no labels."
+    if task == "multilabel":
+        about = "Percentage of the rows that have a label."
+    return Grid("Domains", about, columns, lines)
+
+
+def duplicate_grid(facts: Sequence[DomainFacts], near: str) -> Grid:
+    """Exact and near duplicates per domain."""
+    keys = ("examples", "again", "elsewhere", "near", "near_elsewhere", "conflicts", "kept")
+    about = (
+        "Rows whose input occurs earlier in the domain (repeated) or in another domain (elsewhere); rows with a near "
+        f"duplicate: {near}; rows whose input occurs with another label (conflict); rows of a clean table (clean)."
+    )
+    names = ("domain", "rows", "repeated", "elsewhere", "near", "near elsewhere", "conflict", "clean")
+    counts = {domain.domain: [getattr(domain, key) for key in keys] for domain in facts}
+    lines = [(name, list(map(number_cell, values))) for name, values in counts.items()]
+    if len(facts) > 1:
+        lines.append(("all", [number_cell(sum(values)) for values in zip(*counts.values(), strict=True)]))
+    return Grid("Duplicates", about, names, lines)
+
+
 def leaks(dataset: Dataset, duplicates: Duplicates) -> list[Leak]:
     """Count validation and test rows that also occur in a split used for training or selection."""
     if dataset.split is None:
@@ -98,6 +147,18 @@ def leaks(dataset: Dataset, duplicates: Duplicates) -> list[Leak]:
             sums = int(equal[rows, column].sum()), int(near[rows, column].sum())
             counted.append(Leak(split, other, len(rows), *sums))
     return counted
+
+
+def leak_grid(leaks: Sequence[Leak]) -> list[Grid]:
+    lines = [
+        (
+            f"{leak.split} in {leak.also_in}",
+            [number_cell(leak.examples), number_cell(leak.equal), number_cell(leak.near)],
+        )
+        for leak in leaks
+    ]
+    about = "Rows of one split whose input occurs in another split."
+    return [Grid("Leaks between splits", about, ("split", "rows", "equal", "near"), lines)] if leaks else []
 
 
 def overlaps(dataset: Dataset, duplicates: Duplicates) -> dict[str, dict[str, int]]:
@@ -130,6 +191,17 @@ def _example(examples: Examples, what: str, rows: np.ndarray) -> Example:
     labels = tuple(dict.fromkeys(_label(dataset, row) for row in rows.tolist() if dataset.y[row] >= 0))
     domains = tuple(dict.fromkeys(dataset.domains[i] for i in dataset.domain[rows]))
     return Example(what, tuple((rows + 1).tolist()), domains, labels, examples.show(int(rows[0])))
+
+
+def example_grid(examples: Sequence[Example]) -> list[Grid]:
+    lines = []
+    for example in examples:
+        rows = listed(list(map(str, example.rows)), most=MAX_ROWS)
+        domains, labels = (", ".join(names[:MAX_ROWS]) for names in (example.domains, example.labels))
+        lines.append((rows, list(map(word_cell, (example.what, domains, labels, example.text)))))
+    names = ("rows", "kind", "domains", "labels", "text")
+    grid = Grid("Examples of duplicates", "Rows are counted from 1.", names, lines, words=True)
+    return [grid] if examples else []
 
 
 def dropped(choice: Choice) -> list[dict[str, int | str]]:

@@ -6,6 +6,7 @@ Folds are those of a cross-validation, so every row is scored once (n rows, k do
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -14,13 +15,27 @@ from scipy.sparse import issparse
 from scipy.special import stdtrit
 
 from holdfast.auditing.examples import Examples
-from holdfast.auditing.probe import Probe, probe_for
+from holdfast.auditing.probe import MAX_LABELS, ClassProbe, Probe, probe_for
 from holdfast.auditing.shift import MIN_ROWS
+from holdfast.core.errors import BadInput
+from holdfast.data.dataset import Dataset
+from holdfast.record import RunRecord, load
+from holdfast.report.sections import Cell, number_cell, share_cell
+from holdfast.report.terminal import Grid
+from holdfast.stats.decision import decide
+from holdfast.stats.gap import HELD_OUT
+from holdfast.stats.labels import CONSTANT
 from holdfast.stats.statistics import summarise
+from holdfast.stats.table import Row, tabulate
 
 FOLDS = 5
 MANY_DOMAINS = 10  # with more domains, two folds suffice
 LEVEL = 0.95
+UNITS = {  # of the headroom, and the score of the probe
+    "accuracy": ("points of accuracy", "a linear probe scores"),
+    "micro_f1": ("points of micro-averaged F1", "a linear probe scores"),
+    "rmse": ("percent of the standard deviation of the label", "in these units the RMSE of a linear probe is"),
+}
 
 
 @dataclass(frozen=True)
@@ -126,3 +141,103 @@ def _rotated(pair: tuple[Any, np.ndarray], count: int, start: int) -> tuple[Any,
     x, y = pair
     rows = (start + np.arange(min(count, len(y)))) % len(y)
     return x[rows], y[rows]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Accuracy per domain of one configuration of the comparison."""
+
+    label: str
+    role: str  # choice, baseline or simple
+    scores: dict[str, float]
+
+
+def headroom_grid(costs: Sequence[ShiftCost], compared: Sequence[Compared], rows: int) -> list[Grid]:
+    """Score of a linear probe inside and outside each domain."""
+    if not costs:
+        return []
+    metric = costs[0].metric
+    gap, constant, meaning = {
+        "rmse": ("others minus inside", "constant", "constant predicts the mean of the domain"),
+        "micro_f1": ("inside minus others", "constant", "constant predicts the labels that most rows have"),
+    }.get(metric, ("inside minus others", "majority", "majority predicts the most frequent label"))
+    about = (
+        f"{measured(metric)} by {FOLDS}-fold cross-validation, up to {rows:,} rows per domain "
+        "without duplicates: trained on the rest of the domain (inside), on the same number of rows of the other "
+        f"domains (others), and on all their rows (all others). Headroom is {gap} ± its standard error "
+        f"over folds; {meaning}."
+    )
+    if compared:
+        about += " Columns of compare: its test accuracy on all rows of the domain."
+    lines = []
+    for cost in costs:
+        room: Cell = (f"{100 * cost.cost:.1f} ± {100 * cost.error:.1f}", cost.cost)
+        inside, outside, everything, majority = map(
+            share_cell, (cost.inside, cost.outside, cost.everything, cost.majority)
+        )
+        others = [share_cell(each.scores.get(cost.domain)) for each in compared]
+        lines.append((cost.domain, [inside, outside, room, everything, *others, majority, number_cell(cost.scored)]))
+    beside = (f"compare: {each.label}" for each in compared)
+    names = ("domain", "inside", "others", "headroom", "all others", *beside, constant, "scored")
+    return [Grid("Headroom", about, names, lines)]
+
+
+def measured(metric: str, model: str = "linear") -> str:
+    """Describe the score of a probe."""
+    if metric == "rmse":
+        return "RMSE of a ridge regression in percent of the standard deviation of the label"
+    if metric == "micro_f1":
+        return f"Micro-averaged F1 in percent of a {model} classifier per label (at most {MAX_LABELS} labels)"
+    return f"Accuracy in percent of a {model} classifier"
+
+
+def compared_sentence(costs: Sequence[ShiftCost], compared: Sequence[Compared]) -> list[str]:
+    """Put the average of the linear probe next to those of the comparison; empty without both."""
+    domains = [cost.domain for cost in costs if all(cost.domain in each.scores for each in compared)]
+    if not compared or not domains:
+        return []
+    probe = 100 * fmean(cost.everything for cost in costs if cost.domain in domains)
+    scores = [
+        f"{each.label} {100 * fmean(each.scores[domain] for domain in domains):.1f}"
+        + (" (the choice)" if each.role == "choice" else "")
+        for each in compared
+    ]
+    return [
+        f"Held-out accuracy of the linear probe is {probe:.1f}; compare measured {', '.join(scores)} on the same data. "
+        "The probe is trained and scored on a sample of rows without duplicates."
+    ]
+
+
+def read_compared(folder: Path | None, dataset: Dataset) -> list[Compared]:
+    """Return the choice, ERM and the best simple baseline of a comparison on exactly this data; empty without one."""
+    if folder is None or not (folder / "records").is_dir():
+        return []
+    try:
+        records = [r for r in load(folder) if r.spec.get("plan") in HELD_OUT]
+    except BadInput:  # damaged records are the concern of `report`
+        return []
+    records = [r for r in records if r.spec.get("fingerprint") == dataset.fingerprint and _has_metric(r)]
+    table = {row.label: row for row in tabulate(records, ClassProbe.metric).rows if row.average is not None}
+    decision = decide(records, str(records[0].spec["metric"])) if records else None
+    roles: dict[str, str] = {}
+    if decision is not None and decision.label in table:
+        roles[decision.label] = "choice"
+    for row in table.values():
+        if row.baseline:
+            roles.setdefault(row.label, "baseline")
+    simple = [row for row in table.values() if row.simple and row.label not in CONSTANT]
+    if simple:
+        roles.setdefault(max(simple, key=_average).label, "simple")
+    return [
+        Compared(label, role, {domain: cell.mean for domain, cell in table[label].cells.items()})
+        for label, role in roles.items()
+    ]
+
+
+def _average(row: Row) -> float:
+    assert row.average is not None
+    return row.average.mean
+
+
+def _has_metric(record: RunRecord) -> bool:
+    return bool(record.stages) and all(ClassProbe.metric in scores for scores in record.stages[-1]["test"].values())

@@ -31,6 +31,7 @@ from holdfast.auditing.shift import MIN_ROWS
 from holdfast.core.errors import quiet_fit
 from holdfast.core.seeds import derive
 from holdfast.data.write import write_tables
+from holdfast.report.sections import word_cell
 from holdfast.report.terminal import Grid
 
 MAX_ROWS = 20_000  # rows of all domains that are checked
@@ -177,16 +178,16 @@ def find_label_errors(examples: Examples, rows: Mapping[str, np.ndarray], *, see
         features = {name: (x - mean) / scale for name, x in features.items()}
     y = {name: dataset.y[each] for name, each in chosen.items()}
     probabilities = {name: _unseen(name, features, y, len(dataset.classes), seed) for name in chosen}
-    right = {name: probabilities[name].argmax(axis=1) == y[name] for name in chosen}
-    accuracy, majority = float(np.concatenate(list(right.values())).mean()), _majority(np.concatenate(list(y.values())))
+    skills = {name: _skill(probabilities[name], y[name]) for name in chosen}
     checked = sum(map(len, y.values()))
-    if not _skilled(accuracy, majority):
+    accuracy, majority, trusted = _skill(np.concatenate([*probabilities.values()]), np.concatenate([*y.values()]))
+    if not trusted:
         reason = (
             f"label errors were not searched: linear predictions for left-out domains are right in {accuracy:.0%} of "
             f"the rows, too few compared with the most frequent label ({majority:.0%})"
         )
         return LabelErrors([], checked, accuracy, reason)
-    searched = [name for name in chosen if _skilled(float(right[name].mean()), _majority(y[name]))]
+    searched = [name for name, (_, _, trusted) in skills.items() if trusted]
     errors, suspicious, expected = [], 0, 0.0
     for name in searched:
         suggested, count, by_chance = excess_errors(probabilities[name], y[name], seed=derive(seed, name))
@@ -198,14 +199,10 @@ def find_label_errors(examples: Examples, rows: Mapping[str, np.ndarray], *, see
     )
 
 
-def _majority(y: np.ndarray) -> float:
-    """Return the share of the most frequent label."""
-    return float(np.bincount(y).max() / len(y))
-
-
-def _skilled(accuracy: float, majority: float) -> bool:
-    """Whether predictions avoid enough errors of the most frequent label to be trusted."""
-    return accuracy - majority >= MIN_SKILL * (1 - majority)
+def _skill(probabilities: np.ndarray, y: np.ndarray) -> tuple[float, float, bool]:
+    """Return accuracy, share of the most frequent label, and whether predictions avoid enough of its errors."""
+    accuracy, majority = float((probabilities.argmax(axis=1) == y).mean()), float(np.bincount(y).max() / len(y))
+    return accuracy, majority, accuracy - majority >= MIN_SKILL * (1 - majority)
 
 
 def _unseen(name: str, features: Mapping[str, Any], y: Mapping[str, np.ndarray], classes: int, seed: int) -> np.ndarray:
@@ -272,8 +269,10 @@ def error_advice(errors: LabelErrors, path: Path | None) -> list[str]:
     return [f"{counts} are suspicious ({chance}): check the first of the ranking; {where}."]
 
 
-def label_error_grid(errors: LabelErrors, examples: Examples) -> Grid:
-    """Show the most suspicious labels."""
+def label_error_grid(errors: LabelErrors, examples: Examples) -> list[Grid]:
+    """Show the most suspicious labels; empty without any."""
+    if not errors.rows:
+        return []
     shown, unsearched = errors.rows[:SHOWN], ""
     if errors.unsearched:
         unsearched = f"Not searched, because their predictions are poor: {', '.join(errors.unsearched)}. "
@@ -281,7 +280,7 @@ def label_error_grid(errors: LabelErrors, examples: Examples) -> Grid:
     for error, position in zip(shown, _positions(shown, examples), strict=True):
         percent = f"{100 * error.p_label:.0f}, {100 * error.p_suggested:.0f}"
         cells = [error.domain, error.label, error.suggested, percent, examples.show(position)]
-        lines.append((str(error.row), [(text, None) for text in cells]))
+        lines.append((str(error.row), list(map(word_cell, cells))))
     about = (
         f"The {len(shown)} most suspicious of {len(errors.rows):,} suspicious labels among {errors.checked:,} rows: a "
         "linear classifier that was trained on the other domains predicts another label with confidence. It is right "
@@ -291,4 +290,4 @@ def label_error_grid(errors: LabelErrors, examples: Examples) -> Grid:
         "suggestion."
     )
     names = ("row", "domain", "label", "suggested", "probabilities", "example")
-    return Grid("Likely label errors", about, names, lines, words=True)
+    return [Grid("Likely label errors", about, names, lines, words=True)]

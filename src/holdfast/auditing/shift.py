@@ -12,6 +12,8 @@ from holdfast.auditing.probe import target_groups
 from holdfast.core.inputs import Sentence
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import Dataset
+from holdfast.report.sections import Cell, share_cell
+from holdfast.report.terminal import Grid, matrix
 from holdfast.stats.statistics import holm
 from holdfast.stats.two_sample import chi_square, ks_test, total_variation
 
@@ -59,6 +61,22 @@ def input_distances(examples: Examples, rows: Mapping[str, np.ndarray], *, seed:
     return distances
 
 
+def distance_grid(names: Sequence[str], distances: Sequence[Distance]) -> list[Grid]:
+    """A-distance of every two domains."""
+    if not distances:
+        return []
+    noise = max(distance.noise for distance in distances)
+    matched = all(distance.matched for distance in distances)
+    rows = max(distance.examples for distance in distances)
+    about = (
+        "A-distance: 0 if a linear classifier cannot separate two domains, 2 if it always can; up to "
+        f"{rows:,} rows per domain{', with equal label counts' if matched else ''}. Identical domains reach up to "
+        f"{min(2.0, 3 * noise):.2f} by chance; * marks larger distances."
+    )
+    values = {(d.one, d.other): (d.mean, d.real) for d in distances}
+    return [matrix("Distance of inputs", about, names, _symmetric(values), corner="domain", top=2.0)]
+
+
 def _matched(one: np.ndarray, other: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray] | None:
     """Return positions in both with equal label counts, or None without labels or with too few in common."""
     left, right = [], []
@@ -82,6 +100,12 @@ def shared_words(examples: Examples, rows: Mapping[str, np.ndarray]) -> dict[str
         return sum(word in vocabulary[other] for word in words) / max(1, len(words))
 
     return {name: {other: share(words, other) for other in rows if other != name} for name, words in used.items()}
+
+
+def word_grid(shares: dict[str, dict[str, float]], texts: int) -> list[Grid]:
+    about = f"Percentage of the words of a domain (row) that another domain (column) also uses; {texts:,} texts each."
+    cells = {(one, other): share_cell(value) for one, others in shares.items() for other, value in others.items()}
+    return [matrix("Shared words", about, list(shares), cells, corner="domain", top=1.0)] if shares else []
 
 
 @dataclass(frozen=True)
@@ -164,3 +188,26 @@ def set_difference(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     distance = float(np.abs(np.subtract(*(counts / sizes))).max(initial=0.0))
     ps = [chi_square(np.stack([counts[:, c], sizes[:, 0] - counts[:, c]], axis=1)) for c in range(counts.shape[1])]
     return distance, min(1.0, len(ps) * min(ps, default=1.0))
+
+
+def label_grid(names: Sequence[str], shifts: Sequence[LabelShift], task: str) -> list[Grid]:
+    """Distance of the labels of every two domains."""
+    what, test = {
+        "regress": ("Kolmogorov-Smirnov distance of the labels", "Kolmogorov-Smirnov"),
+        "multilabel": ("Largest difference of the share of a label", "chi-square"),
+    }.get(task, ("Total variation distance of the label distributions", "chi-square"))
+    about = (
+        f"{what}: 0 if they are equal, 1 if {'they do not overlap' if task == 'regress' else 'no label is shared'}. * "
+        f"is significant ({test} test, p < 0.01 after Holm's correction)."
+    )
+    values = {(s.one, s.other): (s.variation, s.real) for s in shifts}
+    return [matrix("Label shift", about, names, _symmetric(values), corner="domain", top=1.0)] if shifts else []
+
+
+def _symmetric(values: dict[tuple[str, str], tuple[float, bool]]) -> dict[tuple[str, str], Cell]:
+    """Return the cells of a symmetric matrix; significant values get an asterisk."""
+    return {
+        pair: (f"{value:.2f}{'*' if significant else ''}", value)
+        for (one, other), (value, significant) in values.items()
+        for pair in ((one, other), (other, one))
+    }

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.core.table import NUMERIC, TableRows, category_columns
+from holdfast.stats.formatting import shortened
 
 CATEGORIES = 20  # most frequent categories per column with an indicator of their own
 WIDTH = 2000  # indicators of categories in total, at most, if there is more than one per column
@@ -61,15 +62,16 @@ def described(rows: TableRows, most: int) -> str:
     names = {column.name: column.categories for column in category_columns(rows.schema)}
     for column in rows.schema:
         value = next(numbers) if column.kind in NUMERIC else next(codes)
-        missing = value != value or (column.kind == "category" and value < 0)
-        if missing:
-            continue
-        if column.kind == "date":
-            text = str(np.datetime64("1970-01-01") + np.timedelta64(round(value), "D"))
-        elif column.kind == "boolean":
-            text = "true" if value else "false"
-        else:
-            text = names[column.name][value] if column.kind == "category" else f"{value:g}"
+        if value != value or (column.kind == "category" and value < 0):
+            continue  # missing
+        match column.kind:
+            case "date":
+                text = str(np.datetime64("1970-01-01") + np.timedelta64(round(value), "D"))
+            case "boolean":
+                text = "true" if value else "false"
+            case "category":
+                text = names[column.name][value]
+            case _:
+                text = f"{value:g}"
         words.append(f"{column.name} {text}")
-    text = ", ".join(words)
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return shortened(", ".join(words), most)

@@ -16,6 +16,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 
 from holdfast.auditing.examples import Examples
 from holdfast.auditing.shift import MIN_ROWS
+from holdfast.report.sections import share_cell, word_cell
 from holdfast.report.terminal import Grid
 
 SUSPICIOUS = 0.8  # difference of shares above which one word identifies a group
@@ -97,14 +98,15 @@ def word_advice(words: Sequence[TelltaleWord]) -> list[str]:
     return sentences
 
 
-def telltale_grid(words: Sequence[TelltaleWord]) -> Grid:
+def telltale_grid(words: Sequence[TelltaleWord]) -> list[Grid]:
     """Show suspicious words with their shares."""
     about = (
         "Words whose presence alone nearly decides the domain or the label: percentage of the texts of the domain or "
         "label that contain the word, and of all other texts."
     )
-    lines = []
-    for each in words:
-        shares = [(f"{100 * share:.1f}", share) for share in (each.inside, each.outside)]
-        lines.append((each.word, [(each.what, None), (each.name, None), *shares]))
-    return Grid("Telltale words", about, ("word", "decides", "name", "inside", "others"), lines, words=True)
+    lines = [
+        (each.word, [*map(word_cell, (each.what, each.name)), *map(share_cell, (each.inside, each.outside))])
+        for each in words
+    ]
+    names = ("word", "decides", "name", "inside", "others")
+    return [Grid("Telltale words", about, names, lines, words=True)] if words else []

@@ -71,7 +71,7 @@ def rows_to_label(
     dataset = saved.read(data, columns=columns, need=())
     raw = dataset.raw
     predicted = saved.predict(raw, device=target)
-    top = np.sort(predicted.probabilities, axis=1)[:, -2:]
+    top = np.sort(predicted.values, axis=1)[:, -2:]
     uncertain = 1 - (top[:, -1] - top[:, 0]) if top.shape[1] == 2 else np.zeros(len(top))
     score = percentiles(uncertain, np.sort(uncertain)) / 100
     if predicted.foreign is not None:
@@ -81,7 +81,7 @@ def rows_to_label(
     chosen = choose_rows(score, features if projection is None else projection(features), most)
     column = (columns or {}).get("label", "label")
     table = original_rows(data, dataset, chosen)
-    names = [saved.classes[i] for i in predicted.probabilities[chosen].argmax(axis=1)]
+    names = [saved.classes[i] for i in predicted.values[chosen].argmax(axis=1)]
     new = {column: [""] * len(chosen), "predicted": names, "score": [f"{value:.4f}" for value in score[chosen]]}
     for name, values in new.items():
         if name in table.column_names:

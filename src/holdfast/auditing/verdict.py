@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from holdfast.auditing.columns import ColumnFacts
-from holdfast.auditing.erasure import Erasure
+from holdfast.auditing.erasure import ALIGNMENT, Erasure
 from holdfast.auditing.facts import DomainFacts, Leak
-from holdfast.auditing.headroom import ShiftCost, headroom
+from holdfast.auditing.headroom import UNITS, ShiftCost, headroom
 from holdfast.auditing.shift import MIN_ROWS, Distance, LabelShift
 from holdfast.core.errors import BadInput
 from holdfast.spec import Spec
+from holdfast.stats.formatting import MAX_NAMES, listed
 from holdfast.train.slate import exclusion_reason
 
 LEVELS = ("no", "a slight", "a clear", "a strong")
@@ -27,16 +27,8 @@ TRIALS = {
 SINGLE_SOURCE = ("erm", "manifold-mixup", "swad(erm)")  # methods that train on one domain
 METRIC = "macro_f1"  # for imbalanced labels
 TARGETS = {"tag": "row of tags", "span": "answer"}
-ALIGNMENT = ("coral", "mmd", "dann", "cdann", "pda")  # methods whose aim is invariance of the features
 UNCLEAR = 0.03  # an interval from zero to more than this decides nothing
-UNITS = {  # of the headroom, and the score of the probe
-    "accuracy": ("points of accuracy", "a linear probe scores"),
-    "micro_f1": ("points of micro-averaged F1", "a linear probe scores"),
-    "rmse": ("percent of the standard deviation of the label", "in these units the RMSE of a linear probe is"),
-}
 WORTH = 0.01  # smallest headroom that is worth fighting
-MAX_NAMES = 5  # domains, labels or columns listed in a sentence
-NOTABLE = 0.1  # smallest distance of a column between domains that a sentence mentions
 
 
 @dataclass(frozen=True)
@@ -120,28 +112,6 @@ def headroom_sentence(verdict: Verdict) -> list[str]:
     ]
 
 
-def erasure_sentence(erasure: Erasure | None) -> list[str]:
-    """State in one sentence whether erasing domain information would help; empty if it was not measured."""
-    if erasure is None:
-        return []
-    gain = erasure.gain
-    score, unit, change = {
-        "rmse": ("RMSE", UNITS["rmse"][0], (-gain.mean, -gain.high, -gain.low)),
-        "micro_f1": ("micro-averaged F1", "points", (gain.mean, gain.low, gain.high)),
-    }.get(erasure.metric, ("accuracy", "points", (gain.mean, gain.low, gain.high)))
-    mean, low, high = (f"{100 * value:+.1f}" for value in change)
-    effect = (
-        f"Erasing domain information (LEACE) changes the {score} of a linear probe on an unseen domain by "
-        f"{mean} {unit} (95% interval {low} to {high})"
-    )
-    if erasure.helps:
-        return [f"{effect}: it brings unseen domains closer, so methods that make features invariant are worth trying."]
-    return [
-        f"{effect}: it does not bring unseen domains closer, so methods that make features invariant "
-        f"({', '.join(ALIGNMENT)}) are unlikely to help."
-    ]
-
-
 def advise(
     spec: Spec, kind: str, verdict: Verdict, facts: Sequence[DomainFacts], leaks: Sequence[Leak],
     erasure: Erasure | None, *, clean: str | None, more_domains: str, command: Callable[[list[str], str | None], str],
@@ -207,37 +177,6 @@ def _cleaning(
 def _of(count: int, rows: int) -> str:
     share = count / rows
     return f"{count:,} of {rows:,} rows" + (f" ({share:.0%})" if share >= 0.01 else "")
-
-
-def column_advice(columns: Sequence[ColumnFacts]) -> list[str]:
-    """Return what is suspicious about single columns: leakage of the label, then drift of values and missing ones."""
-    advice = []
-    copies = [column.column for column in columns if column.copy]
-    if copies:
-        which = "is the label under another name" if len(copies) == 1 else "are the label under other names"
-        fix = f"leave {'it' if len(copies) == 1 else 'them'} out with --column ignore={','.join(copies[:MAX_NAMES])}"
-        advice.append(f"{listed(list(map(repr, copies)))} {which}: {fix}.")
-    leaking = [column for column in columns if column.leaks and not column.copy]
-    for column in sorted(leaking, key=lambda each: -(each.explained or 0.0))[:MAX_NAMES]:
-        fix = f"check that it is known before the label, or leave it out with --column ignore={column.column}"
-        advice.append(f"'{column.column}' alone explains {column.explained or 0.0:.0%} of the label: {fix}.")
-    shifted = [(c.column, c.shift) for c in columns if c.shift and c.shift.real and c.shift.distance >= NOTABLE]
-    if shifted:
-        shifted.sort(key=lambda pair: -pair[1].distance)
-        listing = listed([f"'{name}' ({shift.distance:.2f} in {shift.domain})" for name, shift in shifted])
-        advice.append(f"Columns with the largest shift of a domain from the others: {listing}.")
-    drifting = [(c.column, c.drift) for c in columns if c.drift and c.drift.real and c.drift.distance >= NOTABLE]
-    for name, drift in sorted(drifting, key=lambda pair: -pair[1].distance)[:MAX_NAMES]:
-        shares = (
-            f"{drift.inside or 0.0:.0%} of the rows of {drift.domain} and in {drift.outside or 0.0:.0%} of the others"
-        )
-        advice.append(f"'{name}' is missing in {shares}: a model may use the gap to recognise the domain.")
-    return advice
-
-
-def listed(names: Sequence[str], *, most: int = MAX_NAMES, what: str = "") -> str:
-    """Return the first names in one text, with the number of the others."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more{what}" if len(names) > most else "")
 
 
 def _labels(task: str, facts: Sequence[DomainFacts]) -> list[str]:

@@ -23,8 +23,7 @@ from holdfast.catalog.plugins import (
 )
 from holdfast.catalog.predictions import PREDICTIONS
 from holdfast.catalog.protocols import PLANS, SELECTIONS, TASKS
-from holdfast.core.errors import BadInput, unknown
-from holdfast.core.laboratory import laboratory_error
+from holdfast.core.errors import BadInput, laboratory_error, unknown
 from holdfast.core.packages import PACKAGED
 from holdfast.core.settings import type_error, without_retired
 from holdfast.defaults import PREFERRED_ENCODER, default_encoder, training_defaults

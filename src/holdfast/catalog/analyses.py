@@ -1,6 +1,6 @@
 """Analyses of trained runs; the module of each also has a function `sections` that draws its results."""
 
-from holdfast.catalog.entry import FEATURE_TASKS, AnalysisEntry
+from holdfast.catalog.entry import AnalysisEntry
 
 _BOTH = "examples of sources and target"
 
@@ -15,15 +15,4 @@ ANALYSES = {
     "memory-use": AnalysisEntry(
         "holdfast.analysis.memory_use:memory_use", "which slots of a memory every domain uses",
         needs="a memory that was read (neck=memory)"),
-    "routing": AnalysisEntry(
-        "holdfast.analysis.routing:routing",
-        "how tokens are distributed over experts, and the mutual information of expert and domain",
-        needs="experts (neck=experts)"),
-    "general-memory": AnalysisEntry(
-        "holdfast.analysis.general:general_use",
-        "attention on a general memory, the layers its gates choose, and the scores without it",
-        tasks=FEATURE_TASKS, needs="a general memory (encoder=gmap)"),
-    "segment-mass": AnalysisEntry(
-        "holdfast.analysis.memory_use:segment_mass", "attention of every domain on every segment of a grown memory",
-        needs="a memory that has grown (method=progressive(erm))"),
 }  # fmt: skip

@@ -18,17 +18,15 @@ from holdfast.cli import (
     demo,
     doctor,
     fit,
-    label,
     predict,
     report,
-    sweep,
     watch,
 )
 from holdfast.cli.console import begin_command, fail, may_report, say, show
 from holdfast.cli.options import SingleUseCommand
 from holdfast.core import environment, processes
+from holdfast.core.errors import laboratory_error
 from holdfast.core.forking import WAITING
-from holdfast.core.laboratory import laboratory_error
 
 app = typer.Typer(
     name="holdfast",
@@ -41,8 +39,8 @@ app = typer.Typer(
 )
 command = partial(app.command, cls=SingleUseCommand)
 for run in (
-    demo.demo, audit.audit, compare.compare, sweep.sweep, fit.fit, adapt.adapt, adapt.rollback, predict.predict,
-    predict.serve, watch.watch, label.label, predict.export, predict.memory, fit.pretrain, report.report,
+    demo.demo, audit.audit, compare.compare, compare.sweep, fit.fit, adapt.adapt, adapt.rollback, predict.predict,
+    predict.serve, watch.watch, watch.label, predict.export, predict.memory, fit.pretrain, report.report,
 ):  # fmt: skip
     command(run.__name__)(run)
 command("list")(report.list_section)

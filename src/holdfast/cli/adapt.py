@@ -12,8 +12,13 @@ from holdfast.cli.console import print_json, progress, say, show, started
 REFUSED = 3  # exit code if the model would forget too much
 
 
+@options.takes(
+    "model", "data", "domain", "earlier", "unlabelled", "method", "max_forgetting", "force", "metric", "steps",
+    "batch", "lr", "seed", "device", "column", "skip_bad", "set_", "budget", "json",
+)  # fmt: skip
 def adapt(
     model: options.Model,
+    run: options.Options,
     data: Annotated[
         str | None, typer.Argument(metavar="[DATA]", help="Labelled examples of the new domain.", show_default=False)
     ] = None,
@@ -46,20 +51,10 @@ def adapt(
     force: Annotated[
         bool, typer.Option("--force", help="Save the new version no matter how much was forgotten.")
     ] = False,
-    metric: options.Metric = None,
-    steps: options.Steps = None,
-    batch: options.Batch = None,
-    lr: options.Rate = None,
-    seed: options.Seed = 0,
-    device: options.Device = "auto",
-    column: options.Column = None,
-    skip_bad: options.SkipBad = False,
-    set_: options.Set = None,
     budget: Annotated[
         str | None,
         options.option("Time limit such as 90s or 10m; the same command continues. Without it there is none."),
     ] = None,
-    json: options.Json = False,
 ) -> None:
     """Train on one more domain, score all earlier domains before and after, and save the new version if it holds up.
 
@@ -79,29 +74,27 @@ def adapt(
     Run the same command again to continue a stopped training; until it ends the old version stays in use.
     """
     from holdfast.adaptation.adapt import Terms
-    from holdfast.adaptation.adapt import adapt as run
-    from holdfast.adaptation.adapt_unlabelled import adapt_unlabelled
+    from holdfast.adaptation.adapt import adapt as learn
+    from holdfast.adaptation.unlabelled import adapt_unlabelled
     from holdfast.core.errors import BadInput
 
-    terms = Terms(
-        method=method, max_forgetting=max_forgetting, force=force, steps=steps, batch=batch, lr=lr, metric=metric,
-        seed=seed, device=device, settings=options.parsed_settings(set_),
-    )  # fmt: skip
-    sources: dict[str, Any] = {
-        "earlier": earlier or (), "columns": options.pairs(column), "skip_bad": skip_bad,
-    }  # fmt: skip
+    shared = run.some("steps", "batch", "lr", "metric", "seed", "device", "settings")
+    terms = Terms(method=method, max_forgetting=max_forgetting, force=force, **shared)
+    sources: dict[str, Any] = {"earlier": earlier or (), "columns": run.columns, "skip_bad": run.skip_bad}
     if (data is None) == (unlabelled is None):
         raise BadInput("adapt needs labelled examples (DATA) or unlabelled ones (--unlabelled FILE): pass one of them")
-    with progress(json) as listener:
+    with progress(run.json) as listener:
         if unlabelled is not None:
             result = adapt_unlabelled(model, unlabelled, terms, **sources)
         else:
             assert data is not None
-            result = run(model, data, terms, domain=domain, watch=listener, budget=budget, started=started(), **sources)
-    if json:
+            result = learn(
+                model, data, terms, domain=domain, watch=listener, budget=budget, started=started(), **sources
+            )
+    if run.json:
         fields = ("domain", "metric", "before", "after", "forgetting", "examples", "refused", "version")
         document = {name: getattr(result, name) for name in fields}
-        print_json({**document, "notes": list(result.notes), "model": str(model)})
+        print_json({**document, "notes": result.notes, "model": model})
     else:
         say(*result.notes)
         for name, after in result.after.items():
@@ -144,7 +137,7 @@ def rollback(
     ledger = ledger_of(model)
     current = ledger.current if number is None else use_version(model, ledger, number).number
     if json:
-        print_json({"model": str(model), "current": current, "versions": list(map(asdict, ledger.versions))})
+        print_json({"model": model, "current": current, "versions": list(map(asdict, ledger.versions))})
         return
     if number is not None:
         say(f"version {number} of {model} is in use")

@@ -1,4 +1,4 @@
-"""holdfast compare: which method generalises best to unseen domains."""
+"""holdfast compare and holdfast sweep: which method generalises best to unseen domains, with which settings."""
 
 from __future__ import annotations
 
@@ -9,63 +9,36 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.console import print_json, progress, say, show_summary, started
+from holdfast.cli.console import print_json, progress, say, show_summary
 from holdfast.core.forking import start_early
 
 if TYPE_CHECKING:
     from holdfast.api import Comparison
-    from holdfast.train.progress import ProgressListener
-
-NoBaselines = Annotated[
-    bool, typer.Option("--no-baselines", help="Leave out the simple baselines: majority and logistic regression.")
-]
-NoCombinations = Annotated[
-    bool,
-    typer.Option(
-        "--no-combinations", help="Leave out stacking of baselines and network, averages over seeds, and soups."
-    ),
-]
-NoModel = Annotated[bool, typer.Option("--no-model", help="Do not train the chosen method on all domains.")]
 
 
+@options.takes(
+    "context", "data", "methods", "task", "seeds", *options.MODEL, "out", "device", "examples", "column", "skip_bad",
+    "unlabelled", "empty_labels", "set_", "config", "analyse", "no_cache", "data_dir", "log", *options.ENGINE,
+    "no_model", "no_baselines", "no_combinations", "budget", "search_rate", "json",
+    out=Path("runs/compare"),
+)  # fmt: skip
 def compare(
     context: typer.Context,
     data: options.Data,
-    methods: options.Methods = "auto",
-    task: options.Task = None,
-    seeds: options.Seeds = "3",
-    encoder: options.Encoder = "auto",
-    tune: options.Tune = "auto",
-    plan: options.Plan = "auto",
-    select: options.Select = "train-validation",
-    metric: options.Metric = None,
-    steps: options.Steps = None,
-    batch: options.Batch = None,
-    lr: options.Rate = None,
-    out: options.Out = Path("runs/compare"),
-    device: options.Device = "auto",
-    examples: options.Examples = None,
-    column: options.Column = None,
-    skip_bad: options.SkipBad = False,
-    unlabelled: options.Unlabelled = None,
-    empty_labels: options.EmptyLabels = "error",
-    set_: options.Set = None,
-    config: options.Config = None,
-    analyse: options.Analyse = "",
-    no_cache: options.NoCache = False,
-    data_dir: options.DataDir = None,
-    log: options.Log = None,
-    engine: options.Engine = "local",
-    jobs: options.Jobs = None,
-    address: options.Address = None,
-    cpus: options.Cpus = None,
-    gpus: options.Gpus = None,
-    no_model: NoModel = False,
-    no_baselines: NoBaselines = False,
-    no_combinations: NoCombinations = False,
-    budget: options.BudgetOption = None,
-    search_rate: options.SearchRate = None,
-    json: options.Json = False,
+    run: options.Options,
+    no_model: Annotated[
+        bool, typer.Option("--no-model", help="Do not train the chosen method on all domains.")
+    ] = False,
+    no_baselines: Annotated[
+        bool,
+        typer.Option("--no-baselines", help="Leave out the simple baselines: majority and logistic regression."),
+    ] = False,
+    no_combinations: Annotated[
+        bool,
+        typer.Option(
+            "--no-combinations", help="Leave out stacking of baselines and network, averages over seeds, and soups."
+        ),
+    ] = False,
 ) -> None:
     """Compare methods: hold out one domain at a time, train on the others, test on it, with several seeds.
 
@@ -104,44 +77,41 @@ def compare(
 
     Run the same command again to continue; finished runs are not repeated.
     """
-    start_early(jobs)  # before torch is imported
-    from holdfast.api import compare as run
+    start_early(run.jobs)  # before torch is imported
+    from holdfast.api import compare as compare_methods
     from holdfast.core.parallel import process_group
+    from holdfast.final_model import refit
     from holdfast.train.progress import with_logging
 
-    settings = options.merged_settings(context, config, set_, task)
-    keywords = options.run_keywords({**locals(), "methods": settings.pop("method", methods)})
-    keywords |= {name: settings.pop(name) for name in ("encoder", "tune", "plan") if name in settings}
-    folder = None if no_model else out / "model"
-    with process_group(device), progress(json) as shown, with_logging(shown, log, out / "logs") as listener:
-        result = run(
-            data, settings=settings, watch=listener, model=folder, baselines=not no_baselines,
-            combinations=not no_combinations, budget=budget, search_rate=search_rate, started=started(), **keywords,
+    settings, model = run.merged_settings(context), None if no_model else run.out / "model"
+    chosen = {name: settings.pop(name) for name in ("encoder", "tune", "plan") if name in settings}
+    if "method" in settings:
+        chosen["methods"] = options.words(settings.pop("method"))
+    with (
+        process_group(run.device),
+        progress(run.json) as shown,
+        with_logging(shown, run.log, run.out / "logs") as listener,
+    ):
+        result = compare_methods(
+            data, settings=settings, watch=listener, model=model, baselines=not no_baselines,
+            combinations=not no_combinations, search_rate=run.search_rate, unlabelled=run.unlabelled,
+            empty_labels=run.empty_labels, analyse=options.words(run.analyse), **{**run.keywords(), **chosen},
         )  # fmt: skip
-        model = train_chosen(result, folder, device=device, cache=not no_cache, listener=listener)
-    print_comparison(result, model, json=json)
-
-
-def train_chosen(
-    result: Comparison, folder: Path | None, *, device: str, cache: bool, listener: ProgressListener
-) -> Path | None:
-    """Train the chosen configuration on all domains and return its folder, or None if there is none."""
-    from holdfast.final_model import refit
-
-    if folder is None or result.why_no_model:
-        return None
-    model = refit(result, folder, device=device, cache=cache, watch=listener)
-    return model if (model / "config.json").is_file() else None
+        if model is not None and not result.why_no_model:
+            refit(result, model, device=run.device, cache=not run.no_cache, watch=listener)
+    print_comparison(result, model, json=run.json)
 
 
 def print_comparison(result: Comparison, model: Path | None, *, json: bool) -> None:
-    """Print the table, the choice, and the paths of report and model."""
+    """Print the table, the choice, and the paths of the report and, if it was written, the model."""
     from holdfast.folders.card import to_predict
 
     decision = result.decision
+    if model is not None and (result.why_no_model or not (model / "config.json").is_file()):
+        model = None
     if json:
         choice = None if decision is None else {**asdict(decision), "explanation": result.explanation}
-        extra = {"choice": choice, "model": None if model is None else str(model)}
+        extra = {"choice": choice, "model": model}
         extra |= {
             "time": None if result.schedule is None else result.schedule.json(),
             "identical": dict(result.identical),
@@ -159,3 +129,53 @@ def print_comparison(result: Comparison, model: Path | None, *, json: bool) -> N
         say(f"model: {model} (predict with: holdfast predict {model} {example} --out predictions.csv)")
     elif reason := result.why_no_model:
         say(reason)
+
+
+@options.takes(
+    "data", "methods", "task", "trials", "seeds", "sampler", *options.MODEL, "out", "device", "examples", "column",
+    "skip_bad", "set_", "no_cache", "data_dir", *options.ENGINE, "budget", "json",
+    methods="all", out=Path("runs/sweep"),
+)  # fmt: skip
+def sweep(
+    data: options.Data,
+    run: options.Options,
+    trials: Annotated[int, typer.Option(help="Configurations per method; the first has the default settings.")] = 20,
+    sampler: Annotated[str, typer.Option(help="random, or optuna (needs the package optuna).")] = "random",
+) -> None:
+    """Search the hyperparameters of each method, choose by validation scores, and test the chosen configurations.
+
+    Trials are worked off one number after another until the time is up, by default 5 minutes; trial 0 of every method
+    comes first, and the trials that have all runs are compared. The search covers a method's own settings, learning
+    rate, weight decay and batch size; settings you pass are fixed.
+    The best configuration per method over all targets is written for `holdfast fit --config`.
+
+    Examples:
+
+    - `holdfast sweep reviews.csv --methods erm --trials 20 --seeds 3`
+
+    - `holdfast sweep reviews.csv --select leave-one-domain-out --batch 32 --out runs/search`
+
+    - `holdfast fit reviews.csv --config runs/sweep/best-erm.json`
+
+    - `holdfast report runs/sweep --out trials.html` shows all trials
+
+    - `holdfast sweep reviews.csv --trials 50 --budget 2h`
+
+    - `holdfast sweep reviews.csv --trials 100 --engine ray --address head:6379 --cpus 2`
+
+    Repeat the command to resume; with more trials it adds to the finished ones.
+    """
+    start_early(run.jobs)  # before torch is imported
+    from holdfast.search.sweep import sweep as search
+
+    with progress(run.json) as listener:
+        result = search(data, settings=run.settings, watch=listener, trials=trials, sampler=sampler, **run.keywords())
+    best = {name: str(path) for name, path in result.best.items()}
+    if run.json:
+        print_json(options.comparison_json(result) | {"chosen": result.choices(), "best": best})
+        return
+    say(*result.notes)
+    show_summary(result.summary)
+    for name, path in best.items():
+        say(f"best settings of {name}: {path}")
+    say(f"report: {result.report}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,11 +19,11 @@ from rich.text import Text
 
 from holdfast.core import processes
 from holdfast.core.errors import escape_control, one_line
+from holdfast.train.progress import ProgressListener
 
 if TYPE_CHECKING:
     from holdfast.record import RunRecord
     from holdfast.stats.summary import Summary
-    from holdfast.train.progress import ProgressListener
 
 _starts = [time.monotonic()]  # of the commands of this process
 INTERVAL = 10.0  # seconds between progress lines without a terminal
@@ -74,10 +75,10 @@ def show_summary(summary: Summary) -> None:
 
 
 def print_json(document: Any, *, all_processes: bool = False) -> None:
-    """Print one JSON document to stdout."""
+    """Print one JSON document to stdout; paths are texts."""
     if all_processes or processes.is_first():
         ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-        sys.stdout.write(json.dumps(document, allow_nan=False, ensure_ascii=ascii_only) + "\n")
+        sys.stdout.write(json.dumps(document, allow_nan=False, ensure_ascii=ascii_only, default=os.fspath) + "\n")
 
 
 def fail(sentence: str, *, code: int = 2) -> NoReturn:
@@ -118,18 +119,22 @@ def _row_of(unit: Any, records: Sequence[RunRecord], failures: Sequence[Any]) ->
     return unit.name, score, ", ".join(details)
 
 
-class _Progress:
-    """State of a command: finished units, runs in progress with their steps, and the time left."""
+class Progress(ProgressListener):
+    """State of a command: finished units, runs in progress with their steps, and the time left.
 
-    def __init__(self) -> None:
-        self.started = time.monotonic()
+    Notes and rows of finished units are passed on when they arrive.
+    """
+
+    def __init__(self, show_note: Callable[[str], None], show_unit: Callable[[tuple[str, str, str]], None]) -> None:
+        self.show_unit, self.show_note = show_unit, show_note
+        self.note = cache(show_note)  # several comparisons of one command may note the same
         self.total = self.done = 0  # of a list of runs
         self.running: dict[str, tuple[str, int, int]] = {}  # id -> name, steps done, steps in all
         self.encoded = ""
         self.left: Callable[[], float | None] = lambda: None
 
-    def state(self) -> str:
-        """Describe it in one line."""
+    def describe(self) -> str:
+        """Describe the state in one line."""
         from holdfast.core.stopping import format_seconds
 
         runs = [f"{self.done} of {self.total} runs are finished"] if self.total else []
@@ -139,58 +144,42 @@ class _Progress:
         times += [] if left is None else [f"at most {format_seconds(left)} left"]
         return "; ".join([*runs, self.encoded or ", ".join(now) or "preparing", ", ".join(times)])
 
+    def limit(self, left: Callable[[], float | None]) -> None:
+        self.left = left
 
-def _listener(show_note: Callable[[str], None], show_unit: Callable[[Any], None]) -> Any:
-    """Return a listener that keeps the progress, and passes notes and rows of finished units on."""
-    from holdfast.train.progress import ProgressListener
+    def unit(self, unit: Any, records: Sequence[RunRecord], failures: Sequence[Any]) -> None:
+        self.show_unit(_row_of(unit, records, failures))
 
-    class Listener(ProgressListener):
-        def __init__(self) -> None:
-            self.progress, self.note_once = _Progress(), cache(show_note)
+    def encoding(self, done: int, total: int) -> None:
+        self.encoded = f"encoding {done:,} of {total:,} examples" if done < total else ""
 
-        def note(self, sentence: str) -> None:
-            self.note_once(sentence)  # several comparisons of one command may note the same
+    def start(self, total: int, finished: int) -> None:
+        if total > 1 or finished:
+            self.show_note(f"{finished} of {total} runs are already finished" if finished else f"runs: {total}")
+        self.total, self.done = total, finished
 
-        def limit(self, left: Callable[[], float | None]) -> None:
-            self.progress.left = left
+    def begin(self, name: str, steps: int) -> None:
+        self.running["here"] = (name, 0, steps)
 
-        def unit(self, unit: Any, records: Sequence[RunRecord], failures: Sequence[Any]) -> None:
-            show_unit(_row_of(unit, records, failures))
+    def step(self, metrics: Any) -> None:
+        if "here" in self.running:
+            name, done, steps = self.running["here"]
+            self.running["here"] = (name, done + 1, steps)
 
-        def encoding(self, done: int, total: int) -> None:
-            self.progress.encoded = f"encoding {done:,} of {total:,} examples" if done < total else ""
+    def worker_steps(self, id: str, name: str, done: int, steps: int) -> None:
+        self.encoded = ""
+        self.running[id] = (name, done, steps)
+        if done >= steps:
+            del self.running[id]
 
-        def start(self, total: int, finished: int) -> None:
-            if total > 1 or finished:
-                show_note(f"{finished} of {total} runs are already finished" if finished else f"runs: {total}")
-            self.progress.total, self.progress.done = total, finished
-
-        def begin(self, name: str, steps: int) -> None:
-            self.progress.running["here"] = (name, 0, steps)
-
-        def step(self, metrics: Any) -> None:
-            if "here" in self.progress.running:
-                name, done, steps = self.progress.running["here"]
-                self.progress.running["here"] = (name, done + 1, steps)
-
-        def worker_steps(self, id: str, name: str, done: int, steps: int) -> None:
-            self.progress.encoded = ""
-            self.progress.running[id] = (name, done, steps)
-            if done >= steps:
-                del self.progress.running[id]
-
-        def end(self, record: RunRecord) -> None:
-            self.progress.running.pop("here", None)
-            self.progress.done += 1
-
-    return Listener()
+    def end(self, record: RunRecord) -> None:
+        self.running.pop("here", None)
+        self.done += 1
 
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[ProgressListener]:
     """Show a live table of finished units and the present state, or plain lines if stderr is not a terminal."""
-    from holdfast.train.progress import ProgressListener
-
     if quiet or not processes.is_first():
         yield ProgressListener()
         return
@@ -199,16 +188,17 @@ def progress(quiet: bool) -> Iterator[ProgressListener]:
 
 
 @contextmanager
-def _lines() -> Iterator[ProgressListener]:
+def _lines() -> Iterator[Progress]:
     """Print one line per finished unit, and the state every `INTERVAL` seconds if it has changed."""
-    listener, ended, printed = _listener(say, lambda row: say(f"{row[0]}: {row[1]} ({row[2]})")), Event(), [""]
+    listener, ended = Progress(say, lambda row: say(f"{row[0]}: {row[1]} ({row[2]})")), Event()
 
     def report() -> None:
+        printed = ""
         while not ended.wait(INTERVAL):
-            state = listener.progress.state()
-            if state.rpartition(";")[0] != printed[0]:
-                printed[0] = state.rpartition(";")[0]
-                say(state)
+            state, _, times = listener.describe().rpartition(";")
+            if state != printed:
+                printed = state
+                say(f"{state};{times}")
 
     thread = Thread(target=report, daemon=True)
     thread.start()
@@ -220,7 +210,7 @@ def _lines() -> Iterator[ProgressListener]:
 
 
 @contextmanager
-def _live_table() -> Iterator[ProgressListener]:
+def _live_table() -> Iterator[Progress]:
     """Show the finished units as a table that grows, and the present state below it."""
     from rich.console import Group
     from rich.live import Live
@@ -229,17 +219,13 @@ def _live_table() -> Iterator[ProgressListener]:
     console = Console(stderr=True, highlight=False)
     table = Table("method", "mean score", "details", box=SIMPLE_HEAD, pad_edge=False)
 
-    class View:
-        def __rich__(self) -> Group:
-            state = Text(escape_control(listener.progress.state()), style="cyan", no_wrap=True, overflow="ellipsis")
-            return Group(table, state) if table.rows else Group(state)
+    def view() -> Group:
+        state = Text(escape_control(listener.describe()), style="cyan", no_wrap=True, overflow="ellipsis")
+        return Group(*([table] if table.rows else []), state)
 
-    def show_unit(row: tuple[str, str, str]) -> None:
-        table.add_row(*(Text(escape_control(cell)) for cell in row))
-
-    def show_note(sentence: str) -> None:
-        console.print(Text(escape_control(sentence)), soft_wrap=True)
-
-    listener = _listener(show_note, show_unit)
-    with Live(View(), console=console, refresh_per_second=4, transient=True, redirect_stdout=False):
+    listener = Progress(
+        lambda note: console.print(Text(escape_control(note)), soft_wrap=True),
+        lambda row: table.add_row(*(Text(escape_control(cell)) for cell in row)),
+    )
+    with Live(console=console, get_renderable=view, refresh_per_second=4, transient=True, redirect_stdout=False):
         yield listener

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.compare import print_comparison, train_chosen
+from holdfast.cli.compare import print_comparison
 from holdfast.cli.console import progress, say
 
 if TYPE_CHECKING:
@@ -23,20 +23,19 @@ TRAINED = "erm,moving-average(erm),experts+erm"  # with --full: the encoder lear
 BRIEF: dict[str, Any] = {"steps": 60, "batch": 8, "search_rate": False}  # of an encoder that learns, on two cores
 
 
+@options.takes(
+    "out", "seeds", "methods", "examples", "encoder", "full", "device", "data_dir", "json",
+    out=Path("runs/demo"), encoder="minilm",
+)  # fmt: skip
 def demo(
-    out: options.Out = Path("runs/demo"),
-    seeds: options.Seeds = "3",
+    run: options.Options,
     methods: Annotated[str | None, typer.Option(help="Methods on frozen features; default: a few, or all.")] = None,
     examples: Annotated[
         int | None, typer.Option(help="Sentences per domain; 0 uses all 23,000. Default: 300, or 600 with --full.")
     ] = None,
-    encoder: options.Encoder = "minilm",
     full: Annotated[
         bool, typer.Option("--full", help="Compare all methods, and train the encoder with experts and general memory.")
     ] = False,
-    device: options.Device = "auto",
-    data_dir: options.DataDir = None,
-    json: options.Json = False,
 ) -> None:
     """Classify the sentiment of tweets, films, products and news: train on three of them, test on the fourth.
 
@@ -55,45 +54,42 @@ def demo(
 
     - `holdfast demo --data-dir folder/with/vaderSentiment-3.3.2.tar.gz`
     """
-    from holdfast.api import compare as run
+    from holdfast.api import compare
+    from holdfast.auditing.audit import audit
+    from holdfast.final_model import refit
     from holdfast.train.resolve import seed_list
     from holdfast.train.training_data import training_data
 
-    count = (600 if full else 300) if examples is None else examples
-    dataset = training_data("vader", data_dir=data_dir, examples=count or None)
-    if not json:
+    count = ((600 if full else 300) if examples is None else examples) or None
+    dataset = training_data("vader", data_dir=run.data_dir, examples=count)
+    if not run.json:
         say("Four domains of rated sentences; each is held out once and never seen in training.")
-        _say_headroom(dataset)
+        say(audit(dataset, near=1.0).headline)
     shared: dict[str, Any] = {
-        "out": out, "metric": METRIC, "device": device, "data_dir": data_dir, "examples": count or None,
+        "out": run.out, "metric": METRIC, "device": run.device, "data_dir": run.data_dir, "examples": count,
         "steps": 200 if full else 60, "budget": "none",
     }  # fmt: skip
-    numbers, plain = options.seed_numbers(seeds), {"baselines": False, "combinations": False}
-    first = numbers if full else seed_list(numbers)[:1]
-    with progress(json) as listener:
+    numbers, plain = options.seed_numbers(run.seeds), {"baselines": False, "combinations": False}
+    first, model = seed_list(numbers)[:1], run.out / "model"
+    with progress(run.json) as listener:
         shared["watch"] = listener
-        part = partial(run, "vader", **plain, **shared)
-        comparisons = [part(methods=["erm"], encoder=encoder, seeds=numbers, settings={"predict": "knn"})]
-        comparisons.append(part(methods=options.words(SYSTEMS), encoder=encoder, seeds=first))
+        part = partial(compare, "vader", **plain, **shared)
+        comparisons = [part(methods=["erm"], encoder=run.encoder, seeds=numbers, settings={"predict": "knn"})]
+        systems = options.words(SYSTEMS)
+        comparisons.append(part(methods=systems, encoder=run.encoder, seeds=numbers if full else first))
         if full:
-            trained = partial(part, seeds=seed_list(numbers)[:1], **BRIEF)
-            comparisons.append(trained(methods=options.words(TRAINED), encoder=encoder, tune="full"))
+            trained = partial(part, seeds=first, **BRIEF)
+            comparisons.append(trained(methods=options.words(TRAINED), encoder=run.encoder, tune="full"))
             comparisons.append(trained(methods=["erm"], encoder="gmap"))
         names = options.words(methods or ("all" if full else QUICK))
         neck = {"neck": "projection"} if full else {}  # gives methods that act on features parameters to train
-        main = run("vader", methods=names, encoder=encoder, seeds=numbers, settings=neck, model=out / "model", **shared)
+        main = compare("vader", methods=names, encoder=run.encoder, seeds=numbers, settings=neck, model=model, **shared)
         result = _joined(main, comparisons)
-        model = train_chosen(result, out / "model", device=device, cache=True, listener=listener)
-    print_comparison(result, model, json=json)
-    if not (json or full):
+        if not result.why_no_model:
+            refit(result, model, device=run.device, watch=listener)
+    print_comparison(result, model, json=run.json)
+    if not (run.json or full):
         say("experts and general memory train the complete encoder, which takes longer: holdfast demo --full")
-
-
-def _say_headroom(dataset: Any) -> None:
-    """Print the headroom and the effect of erasing domain information."""
-    from holdfast.auditing.audit import audit
-
-    say(audit(dataset, near=1.0).headline)
 
 
 def _joined(main: Comparison, comparisons: list[Comparison]) -> Comparison:

@@ -10,18 +10,41 @@ from holdfast.cli import options
 from holdfast.cli.console import print_json, progress, say, started
 
 
+@options.takes(
+    "context",
+    "data",
+    "method",
+    "task",
+    "encoder",
+    "tune",
+    "metric",
+    "steps",
+    "batch",
+    "lr",
+    "seed",
+    "out",
+    "keep_sample",
+    "left_out",
+    "device",
+    "examples",
+    "column",
+    "skip_bad",
+    "unlabelled",
+    "empty_labels",
+    "pretrain_steps",
+    "set_",
+    "config",
+    "data_dir",
+    "log",
+    "search_rate",
+    "budget",
+    "json",
+)
 def fit(
     context: typer.Context,
     data: options.Data,
+    run: options.Options,
     method: Annotated[str, typer.Option(help="Training method; see `holdfast list methods`.")] = "erm",
-    task: options.Task = None,
-    encoder: options.Encoder = "auto",
-    tune: options.Tune = "auto",
-    metric: options.Metric = None,
-    steps: options.Steps = None,
-    batch: options.Batch = None,
-    lr: options.Rate = None,
-    seed: options.Seed = 0,
     out: Annotated[Path, typer.Option(help="Model folder to write.")] = Path("runs/model"),
     keep_sample: Annotated[
         int,
@@ -38,12 +61,6 @@ def fit(
             "that `holdfast predict --coverage` is calibrated on unseen domains.",
         ),
     ] = False,
-    device: options.Device = "auto",
-    examples: options.Examples = None,
-    column: options.Column = None,
-    skip_bad: options.SkipBad = False,
-    unlabelled: options.Unlabelled = None,
-    empty_labels: options.EmptyLabels = "error",
     pretrain_steps: Annotated[
         int,
         options.option(
@@ -51,11 +68,6 @@ def fit(
             "this number of steps. [default: 0]"
         ),
     ] = 0,
-    set_: options.Set = None,
-    config: options.Config = None,
-    data_dir: options.DataDir = None,
-    log: options.Log = None,
-    search_rate: options.SearchRate = None,
     budget: Annotated[
         str | None,
         options.option(
@@ -63,7 +75,6 @@ def fit(
             "rates are tried in the first 5 minutes."
         ),
     ] = None,
-    json: options.Json = False,
 ) -> None:
     """Train one method on all domains and save a model folder: weights, configuration, preprocessing, model card.
 
@@ -89,26 +100,28 @@ def fit(
 
     Run the same command again to continue a stopped training.
     """
-    from holdfast.api import fit as run
+    from holdfast.api import fit as train
     from holdfast.core.parallel import process_group
     from holdfast.folders.card import to_predict
     from holdfast.train.progress import with_logging
 
     with (
-        process_group(device),
-        progress(json) as shown,
-        with_logging(shown, log, out.with_name(f"{out.name}-logs")) as listener,
+        process_group(run.device),
+        progress(run.json) as shown,
+        with_logging(shown, run.log, out.with_name(f"{out.name}-logs")) as listener,
     ):
-        result = run(
-            data, method=method, out=out, encoder=encoder, tune=tune, metric=metric, steps=steps, batch=batch, lr=lr,
-            seed=seed, keep_sample=keep_sample, left_out=left_out, device=device, columns=options.pairs(column),
-            examples=examples, unlabelled=unlabelled, empty_labels=empty_labels, skip_bad=skip_bad, data_dir=data_dir,
-            pretrain_steps=pretrain_steps, settings=options.merged_settings(context, config, set_, task),
-            watch=listener, budget=budget, search_rate=search_rate, started=started(),
+        result = train(
+            data, method=method, out=out, keep_sample=keep_sample, left_out=left_out, columns=run.columns,
+            pretrain_steps=pretrain_steps, settings=run.merged_settings(context), watch=listener, budget=budget,
+            started=started(),
+            **run.some(
+                "encoder", "tune", "metric", "steps", "batch", "lr", "seed", "device", "examples", "unlabelled",
+                "empty_labels", "skip_bad", "data_dir", "search_rate",
+            ),
         )  # fmt: skip
     rate = result.rate
-    if json:
-        scores = {"model": str(out), "valid": result.valid, "metric": result.metric}
+    if run.json:
+        scores = {"model": out, "valid": result.valid, "metric": result.metric}
         print_json({**scores, "record": asdict(result.record), "rate": None if rate is None else rate.json()})
         return
     if rate is not None:
@@ -119,6 +132,10 @@ def fit(
     say(f"model: {out} (predict with: holdfast predict {out} {to_predict(result.record.spec)} --out predictions.csv)")
 
 
+@options.takes(
+    "corpus", "start", "out", "steps", "batch", "lr", "length", "seed", "device", "examples", "column", "data_dir",
+    "set_", "json",
+)  # fmt: skip
 def pretrain(
     corpus: Annotated[
         str,
@@ -127,6 +144,7 @@ def pretrain(
             "column, or a known data set; @pack=2000 joins neighbouring documents up to 2000 characters."
         ),
     ],
+    run: options.Options,
     start: Annotated[
         str, typer.Option("--from", help="Encoder to start from: minilm, a folder, or a name on the hub.")
     ] = "minilm",
@@ -134,16 +152,7 @@ def pretrain(
         "runs/pretrained"
     ),
     steps: Annotated[int, typer.Option(help="Training steps.")] = 1000,
-    batch: options.Batch = None,
-    lr: options.Rate = None,
     length: Annotated[int | None, options.option("Tokens per segment; longer texts are split. [default: 128]")] = None,
-    seed: options.Seed = 0,
-    device: options.Device = "auto",
-    examples: options.Examples = None,
-    column: options.Column = None,
-    data_dir: options.DataDir = None,
-    set_: options.Set = None,
-    json: options.Json = False,
 ) -> None:
     """Continue masked-language-model pretraining on unlabelled text of a domain (DAPT) or of a task (TAPT).
 
@@ -164,18 +173,17 @@ def pretrain(
 
     Run the same command again to continue a stopped training.
     """
-    from holdfast.adaptation.pretrain import pretrain as run
+    from holdfast.adaptation.pretrain import pretrain as train
 
-    with progress(json) as listener:
-        result = run(
-            corpus, encoder=start, out=out, steps=steps, batch=batch, lr=lr, length=length, seed=seed, device=device,
-            columns=options.pairs(column), examples=examples, data_dir=data_dir, watch=listener,
-            settings=options.parsed_settings(set_),
+    with progress(run.json) as listener:
+        result = train(
+            corpus, encoder=start, out=out, steps=steps, length=length, columns=run.columns, settings=run.settings,
+            watch=listener, **run.some("batch", "lr", "seed", "device", "examples", "data_dir"),
         )  # fmt: skip
-    if json:
+    if run.json:
         print_json({
-            "encoder": str(result.folder), "before": result.before, "after": result.after,
-            "report": str(result.report), "record": asdict(result.record), "notes": list(result.notes),
+            "encoder": result.folder, "before": result.before, "after": result.after,
+            "report": result.report, "record": asdict(result.record), "notes": result.notes,
         })  # fmt: skip
         return
     say(*result.notes)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+import inspect
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from functools import wraps
+from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
+from holdfast.cli.console import started
 from holdfast.core import processes
 from holdfast.core.errors import BadInput, Damaged, unknown
 from holdfast.core.files import read_json
@@ -22,11 +26,8 @@ STRING_SETTINGS = (
     "method", "task", "encoder", "tune", "neck", "head", "metric", "plan", "select", "optimizer", "schedule",
 )  # fmt: skip
 
-UNCHANGED = (
-    "trials", "sampler", "out", "encoder", "tune", "plan", "select", "metric", "steps", "batch", "lr", "device",
-    "examples", "data_dir", "unlabelled", "empty_labels", "skip_bad",
-)  # fmt: skip
-WORD_LISTS = ("methods", "rows", "columns", "analyse")  # comma separated
+MODEL = ("encoder", "tune", "plan", "select", "metric", "steps", "batch", "lr")  # in the order of the help
+ENGINE = ("engine", "jobs", "address", "cpus", "gpus")
 
 
 def option(help: str, *flags: str) -> Any:
@@ -47,42 +48,8 @@ Data = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout and nothing else.")]
-Encoder = Annotated[str, typer.Option(help="Encoder that turns examples into features; see `holdfast list encoders`.")]
-Tune = Annotated[
-    str,
-    typer.Option(
-        help="Encoder parameters to train: frozen, full, lp-ft (head on frozen features, then full), lora:R (adapters "
-        "of rank R, needs the package peft), last:N, head+cls; auto tunes pretrained encoders on a GPU only."
-    ),
-]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Steps = Annotated[
-    int | None,
-    option(
-        "Training steps per run, and per phase of a two-phase method. [default: 300; if the encoder is trained, 8 "
-        "passes over the data, 300 to 3000 steps, with early stopping]"
-    ),
-]
-Batch = Annotated[int | None, option("Examples per domain in a batch; under torchrun, per process. [default: 32]")]
-Rate = Annotated[float | None, option("Learning rate. [default: by encoder and tuning]", "--lr")]
-Seed = Annotated[int, typer.Option(help="Random seed.")]
-Plan = Annotated[
-    str,
-    typer.Option(
-        help="Evaluation protocol; see `holdfast list protocols`. auto is leave-one-out for up to 8 domains, and "
-        "leave-groups-out for more."
-    ),
-]
-Select = Annotated[str, typer.Option(help="Model selection; see `holdfast list selections`.")]
 Task = Annotated[str | None, option("Task; see `holdfast list tasks`. [default: classify]")]
-Metric = Annotated[
-    str | None,
-    option(
-        "Metric for model selection and tables: accuracy, macro_f1, micro_f1, balanced_accuracy, mcc, roc_auc, nll, "
-        "ece; for responses nll, perplexity, bleu2, w2v_similarity, distinct2; for tags entity_f1, entity_precision, "
-        "entity_recall, accuracy, nll; for answer spans answer_f1, exact_match, nll. [default: the first of the task]"
-    ),
-]
 Column = Annotated[
     list[str] | None,
     option(
@@ -98,47 +65,6 @@ Set = Annotated[
         "--set",
     ),
 ]
-Config = Annotated[
-    Path | None,
-    option("JSON file of settings as in --set, plus method, encoder and tune; command-line options take precedence."),
-]
-Out = Annotated[Path, typer.Option(help="Folder for records, checkpoints and report.html.")]
-Seeds = Annotated[str, typer.Option(help="Number of seeds, or a list of seeds: 3, or 0,5,7.")]
-Methods = Annotated[
-    str,
-    typer.Option(
-        help="Comma separated methods; auto: erm, its moving average, one per family, and the systems that fit; "
-        "all: every method that fits; see `holdfast list methods`."
-    ),
-]
-BudgetOption = Annotated[
-    str | None,
-    option(
-        "Time limit such as 90s, 10m or 1h, in which runs are worked off in order of value; none runs everything. The "
-        "same command continues. [default: 5m]",
-        "--budget",
-    ),
-]
-SearchRate = Annotated[
-    bool | None,
-    option(
-        "Also try a third and three times the default learning rate, of plain training and of the leading methods, "
-        "chosen on source domains. [default: for encoders that learn, unless --lr is set]",
-        "--search-rate/--no-search-rate",
-    ),
-]
-Examples = Annotated[int | None, option("Use at most this number of examples per domain, sampled by seed.")]
-Unlabelled = Annotated[
-    str | None,
-    option(
-        "Examples without labels from the domain that the model will be used on, in the form of DATA. coral, mmd and "
-        "dann align their features, and fit corrects a change of the class mix. A domain column is optional."
-    ),
-]
-EmptyLabels = Annotated[
-    str,
-    typer.Option(help="Rows of DATA with an empty label: error, or unlabelled to use them as --unlabelled examples."),
-]
 SkipBad = Annotated[
     bool,
     typer.Option(
@@ -147,33 +73,203 @@ SkipBad = Annotated[
         "are no numbers, incomplete rows. Without it they are one error.",
     ),
 ]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not cache features of a frozen encoder.")]
-Log = Annotated[
-    str | None,
-    option(
-        "Also log losses and validation scores to tensorboard, tensorboard:DIR, mlflow:URI, wandb or wandb:PROJECT."
-    ),
-]
 DataDir = Annotated[Path | None, option("Folder with the files of known data sets; see `holdfast list datasets`.")]
-Analyse = Annotated[str, option("Comma separated analyses of each trained run, or all; see `holdfast list analyses`.")]
-Engine = Annotated[str, typer.Option(help="Where runs execute: local, or ray for a cluster (needs the package ray).")]
-Jobs = Annotated[
-    str | None,
-    option(
-        "Concurrent runs on this machine, each with its share of the cores; auto is one per core for small runs, and "
-        "one at a time for others; on a GPU, it is the number that fits the memory, measured during the first run. "
-        "[default: auto]"
-    ),
-]
-Address = Annotated[
-    str | None,
-    option("With --engine ray: address of a cluster such as head:6379, or auto. [default: a temporary local cluster]"),
-]
-Cpus = Annotated[float | None, option("With --engine ray: CPUs per run. [default: 1]")]
-Gpus = Annotated[
-    float | None, option("With --engine ray: GPUs per run, or a fraction such as 0.25. [default: 1 on a GPU, else 0]")
-]
 Model = Annotated[Path, argument("A model folder that `holdfast fit` wrote.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of the commands that train; `takes` lists those of a command."""
+
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Comma separated methods; auto: erm, its moving average, one per family, and the systems that fit; "
+            "all: every method that fits; see `holdfast list methods`."
+        ),
+    ] = "auto"
+    task: Task = None
+    seeds: Annotated[str, typer.Option(help="Number of seeds, or a list of seeds: 3, or 0,5,7.")] = "3"
+    encoder: Annotated[
+        str, typer.Option(help="Encoder that turns examples into features; see `holdfast list encoders`.")
+    ] = "auto"
+    tune: Annotated[
+        str,
+        typer.Option(
+            help="Encoder parameters to train: frozen, full, lp-ft (head on frozen features, then full), lora:R "
+            "(adapters of rank R, needs the package peft), last:N, head+cls; auto tunes pretrained encoders on a GPU "
+            "only."
+        ),
+    ] = "auto"
+    plan: Annotated[
+        str,
+        typer.Option(
+            help="Evaluation protocol; see `holdfast list protocols`. auto is leave-one-out for up to 8 domains, and "
+            "leave-groups-out for more."
+        ),
+    ] = "auto"
+    select: Annotated[str, typer.Option(help="Model selection; see `holdfast list selections`.")] = "train-validation"
+    metric: Annotated[
+        str | None,
+        option(
+            "Metric for model selection and tables: accuracy, macro_f1, micro_f1, balanced_accuracy, mcc, roc_auc, "
+            "nll, ece; for responses nll, perplexity, bleu2, w2v_similarity, distinct2; for tags entity_f1, "
+            "entity_precision, entity_recall, accuracy, nll; for answer spans answer_f1, exact_match, nll. [default: "
+            "the first of the task]"
+        ),
+    ] = None
+    steps: Annotated[
+        int | None,
+        option(
+            "Training steps per run, and per phase of a two-phase method. [default: 300; if the encoder is trained, 8 "
+            "passes over the data, 300 to 3000 steps, with early stopping]"
+        ),
+    ] = None
+    batch: Annotated[
+        int | None, option("Examples per domain in a batch; under torchrun, per process. [default: 32]")
+    ] = None
+    lr: Annotated[float | None, option("Learning rate. [default: by encoder and tuning]", "--lr")] = None
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0
+    out: Annotated[Path, typer.Option(help="Folder for records, checkpoints and report.html.")] = Path("runs")
+    device: Device = "auto"
+    examples: Annotated[int | None, option("Use at most this number of examples per domain, sampled by seed.")] = None
+    column: Column = None
+    skip_bad: SkipBad = False
+    unlabelled: Annotated[
+        str | None,
+        option(
+            "Examples without labels from the domain that the model will be used on, in the form of DATA. coral, mmd "
+            "and dann align their features, and fit corrects a change of the class mix. A domain column is optional."
+        ),
+    ] = None
+    empty_labels: Annotated[
+        str,
+        typer.Option(
+            help="Rows of DATA with an empty label: error, or unlabelled to use them as --unlabelled examples."
+        ),
+    ] = "error"
+    set_: Set = None
+    config: Annotated[
+        Path | None,
+        option(
+            "JSON file of settings as in --set, plus method, encoder and tune; command-line options take precedence."
+        ),
+    ] = None
+    analyse: Annotated[
+        str, option("Comma separated analyses of each trained run, or all; see `holdfast list analyses`.")
+    ] = ""
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not cache features of a frozen encoder.")] = False
+    data_dir: DataDir = None
+    log: Annotated[
+        str | None,
+        option(
+            "Also log losses and validation scores to tensorboard, tensorboard:DIR, mlflow:URI, wandb or wandb:PROJECT."
+        ),
+    ] = None
+    engine: Annotated[
+        str, typer.Option(help="Where runs execute: local, or ray for a cluster (needs the package ray).")
+    ] = "local"
+    jobs: Annotated[
+        str | None,
+        option(
+            "Concurrent runs on this machine, each with its share of the cores; auto is one per core for small runs, "
+            "and one at a time for others; on a GPU, it is the number that fits the memory, measured during the first "
+            "run. [default: auto]"
+        ),
+    ] = None
+    address: Annotated[
+        str | None,
+        option(
+            "With --engine ray: address of a cluster such as head:6379, or auto. [default: a temporary local cluster]"
+        ),
+    ] = None
+    cpus: Annotated[float | None, option("With --engine ray: CPUs per run. [default: 1]")] = None
+    gpus: Annotated[
+        float | None,
+        option("With --engine ray: GPUs per run, or a fraction such as 0.25. [default: 1 on a GPU, else 0]"),
+    ] = None
+    budget: Annotated[
+        str | None,
+        option(
+            "Time limit such as 90s, 10m or 1h, in which runs are worked off in order of value; none runs everything. "
+            "The same command continues. [default: 5m]"
+        ),
+    ] = None
+    search_rate: Annotated[
+        bool | None,
+        option(
+            "Also try a third and three times the default learning rate, of plain training and of the leading methods, "
+            "chosen on source domains. [default: for encoders that learn, unless --lr is set]",
+            "--search-rate/--no-search-rate",
+        ),
+    ] = None
+    json: Json = False
+
+    def some(self, *names: str) -> dict[str, Any]:
+        """Return some options by name, for functions of the library that have the same keywords."""
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Roles of columns by name."""
+        return pairs(self.column)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of --set and --task."""
+        from holdfast.train.settings import parse_settings
+
+        return parse_settings(self.set_ or ()) | ({} if self.task is None else {"task": self.task})
+
+    def merged_settings(self, context: typer.Context) -> dict[str, Any]:
+        """Combine --config, --set and --task; options on the command line override the file."""
+        settings = {} if self.config is None else read_config(self.config)
+        for option in context.params:
+            source = context.get_parameter_source(option)
+            if source is not None and source.name == "COMMANDLINE":
+                settings.pop("method" if option == "methods" else option, None)
+                if option == "steps":
+                    settings.pop("every", None)  # the validation interval depends on the number of steps
+        settings |= self.settings
+        for name in STRING_SETTINGS:
+            if name in settings and not isinstance(settings[name], str):
+                raise BadInput(f"{name} must be a string; got {settings[name]!r}")
+        return settings
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the keywords that `compare` and `sweep` of the library share."""
+        chosen = self.some(*ENGINE)
+        is_default = chosen == {**dict.fromkeys(ENGINE), "engine": "local"}
+        return self.some(*MODEL, "out", "device", "examples", "data_dir", "skip_bad", "budget") | {
+            "columns": self.columns, "methods": words(self.methods), "seeds": seed_numbers(self.seeds),
+            "cache": not self.no_cache, "engine": None if is_default else make_engine(**chosen), "started": started(),
+        }  # fmt: skip
+
+
+def takes(*names: str, **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command these options, in the order of its help: its own parameters, and fields of `Options`.
+
+    The command receives the fields as its parameter `run`; `defaults` replace theirs.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(function, eval_str=True).parameters
+        shared = [name for name in names if name not in own]
+        hints = get_type_hints(Options, include_extras=True) | {name: each.annotation for name, each in own.items()}
+        known = {each.name: each.default for each in fields(Options)} | defaults
+        known |= {name: each.default for name, each in own.items()}
+
+        @wraps(function)
+        def command(**values: Any) -> None:
+            function(run=Options(**{name: values.pop(name) for name in shared}), **values)
+
+        # typer reads the options of a command from its signature and annotations
+        parameters = [Parameter(n, Parameter.KEYWORD_ONLY, default=known[n], annotation=hints[n]) for n in names]
+        vars(command).update(__signature__=inspect.Signature(parameters))
+        command.__annotations__ = {name: hints[name] for name in names}
+        return command
+
+    return decorate
 
 
 def pairs(column: list[str] | None) -> dict[str, str]:
@@ -200,22 +296,6 @@ def seed_numbers(text: str) -> int | list[int]:
         raise BadInput(f"--seeds takes a number or a list such as 0,1,2; got '{text}'") from None
 
 
-def run_keywords(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate the parameters of compare, sweep or reproduce to the keywords of the library function.
-
-    `parameters` are the locals of the command; names it does not have are left out.
-    """
-    keywords = {name: parameters[name] for name in UNCHANGED if name in parameters}
-    keywords |= {name: words(parameters[name]) for name in WORD_LISTS if name in parameters}
-    if "column" in parameters:
-        keywords["columns"] = pairs(parameters["column"])
-    chosen = tuple(parameters[name] for name in ("engine", "jobs", "address", "cpus", "gpus"))
-    engine = None if "budget" in parameters and chosen == ("local", None, None, None, None) else make_engine(*chosen)
-    return keywords | {
-        "seeds": seed_numbers(parameters["seeds"]), "cache": not parameters["no_cache"], "engine": engine,
-    }  # fmt: skip
-
-
 def comparison_json(result: Any) -> dict[str, Any]:
     """Return the JSON document that compare, sweep and reproduce share."""
     from holdfast.stats.engagement import engagement_table
@@ -224,36 +304,10 @@ def comparison_json(result: Any) -> dict[str, Any]:
     return {
         "table": result.table(),
         "records": [{"id": record.id, **asdict(record)} for record in result.records],
-        "report": str(result.report),
-        "notes": list(result.notes),
+        "report": result.report,
+        "notes": result.notes,
         "engagement": engagement_table(grouped(result.records)),
     }
-
-
-def parsed_settings(set_: list[str] | None, task: str | None = None) -> dict[str, Any]:
-    """Return the settings of --set and --task."""
-    from holdfast.train.settings import parse_settings
-
-    return parse_settings(set_ or []) | ({} if task is None else {"task": task})
-
-
-def merged_settings(
-    context: typer.Context, config: Path | None, set_: list[str] | None, task: str | None
-) -> dict[str, Any]:
-    """Combine --config, --set and --task; options on the command line override the file."""
-
-    settings = {} if config is None else read_config(config)
-    for option in context.params:
-        source = context.get_parameter_source(option)
-        if source is not None and source.name == "COMMANDLINE":
-            settings.pop("method" if option == "methods" else option, None)
-            if option == "steps":
-                settings.pop("every", None)  # the validation interval depends on the number of steps
-    settings |= parsed_settings(set_, task)
-    for name in STRING_SETTINGS:
-        if name in settings and not isinstance(settings[name], str):
-            raise BadInput(f"{name} must be a string; got {settings[name]!r}")
-    return settings
 
 
 def read_config(path: Path) -> dict[str, Any]:

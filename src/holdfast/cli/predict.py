@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -91,7 +92,7 @@ def predict(
         fields = ("counts", "accuracy", "scores", "scored", "abstained")
         document = {"predictions": result.examples, **{name: getattr(result, name) for name in fields}}
         extra = {"sets": None if result.sets is None else result.sets.json()}
-        print_json({**document, **extra, "notes": list(result.notes), "out": str(result.path)})
+        print_json({**document, **extra, "notes": result.notes, "out": result.path})
         return
     say(*result.notes)
     counts = ", ".join(f"{label}: {count}" for label, count in result.counts.items())
@@ -145,7 +146,7 @@ def export(
 
     result = run(model, out, format=format, pairs=pairs)
     if json:
-        print_json({"program": str(result.program), "about": str(result.about), "difference": result.difference})
+        print_json(asdict(result))
         return
     say(f"predictions differ from the model's by at most {result.difference:.1g}")
     say(f"program: {result.program} (inputs and preprocessing: {result.about})")
@@ -259,6 +260,6 @@ def memory(
 
     result = run(model, add=add, delete=delete, columns=options.pairs(column), device=device)
     if json:
-        print_json({"added": result.added, "deleted": result.deleted, "stored": result.stored})
+        print_json(asdict(result))
         return
     say(f"{result.added} examples added, {result.deleted} deleted; {result.stored} are stored in {model}")

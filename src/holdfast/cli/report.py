@@ -1,18 +1,13 @@
 """holdfast report and holdfast list: tables from records, and the names other commands accept."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from rich.table import Table
 
 from holdfast.cli import options
 from holdfast.cli.console import print_json, say, show, show_summary
-
-if TYPE_CHECKING:
-    pass
 
 
 def report(

@@ -48,9 +48,8 @@ class DomainBatch:
 
     def by_domain(self) -> tuple[DomainBatch, ...]:
         """Return one batch per domain."""
-        drawn = [None] * len(self.sizes) if self.drawn is None else self.drawn.split(1)
-        groups = zip(self.split(self.x), self.split(self.y), self.domains, self.sizes, drawn, strict=True)
-        return tuple(DomainBatch(x, y, (d,), (n,), at) for x, y, d, n, at in groups)
+        groups = zip(self.split(self.x), self.split(self.y), strict=True)
+        return tuple(self._piece(at, x, y) for at, (x, y) in enumerate(groups))
 
     def microbatches(self, count: int) -> Iterator[DomainBatch]:
         """Yield `count` smaller batches of about equal size, with every domain represented in proportion."""

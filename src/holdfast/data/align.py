@@ -45,7 +45,7 @@ def align_features(dataset: Dataset, learned: Sequence[str] | None, schema: Sche
     if dataset.raw.kind == "vector" and schema and columns is not None:
         rows = dataset.raw.take(np.arange(len(dataset)))
         numbers = tuple(Column(name, "number") for name in columns)
-        dataset = replace(dataset, raw=Table(numbers, rows.numpy(), np.zeros((len(rows), 0))))
+        dataset = replace(dataset, raw=Table(numbers, np.asarray(rows), np.zeros((len(rows), 0))))
     if schema or dataset.raw.kind not in ("table", "mixed"):
         return dataset if schema else _align_vectors(dataset, learned)
     if learned is None:
@@ -57,7 +57,7 @@ def _as_vectors(dataset: Dataset, learned: Sequence[str]) -> Dataset:
     """Return the numeric columns of a table, for a model that reads vectors."""
     table = dataset.raw.take(np.arange(len(dataset)))
     names = [column.name for column in numeric_columns(table.schema)]
-    numbers = table.numbers.numpy()
+    numbers = np.asarray(table.numbers)
     for i, name in enumerate(names):
         missing = np.isnan(numbers[:, i])
         if name in learned and missing.any():
@@ -78,7 +78,7 @@ def _align_vectors(dataset: Dataset, learned: Sequence[str] | None) -> Dataset:
     if missing:
         present = f" (it has {listed(columns)})" if columns else ""
         raise BadInput(f"{dataset.name} lacks columns of the model, {listed(missing)}{present}: rename or add columns")
-    rows = dataset.raw.take(np.arange(len(dataset))).numpy()  # (n, d)
+    rows = np.asarray(dataset.raw.take(np.arange(len(dataset))))  # (n, d)
     return replace(dataset, raw=Vectors(rows[:, [position[name] for name in learned]]), columns=tuple(learned))
 
 

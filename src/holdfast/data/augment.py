@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from holdfast.accel.registry import kernels
 from holdfast.core import inputs
 from holdfast.core.inputs import Graphs, select_nodes
-from holdfast.core.kernels import kernels
 
 _GREY = (0.299, 0.587, 0.114)
 _TRIES = 10
@@ -33,7 +33,7 @@ def augment(images: Tensor, generator: torch.Generator) -> Tensor:
     factors = [draw(0.7, 1.3) for _ in range(3)] + [draw(-0.3, 0.3)]
     numbers = torch.stack([flipped.float(), *factors, (draw(0, 1) < 0.1).float()], dim=1)  # (b, 6)
     packed = inputs.to(torch.cat([boxes, numbers, order.float().expand(b, 4)], dim=1), images.device)  # one copy
-    module = kernels("holdfast.data.augment_kernels", images) if b else None
+    module = kernels("augment", images) if b else None
     if module is not None:
         return module.changed(images, packed)
     x = flip(resized_crop(_to_float(images), packed[:, :4]), packed[:, 4] > 0)

@@ -2,9 +2,8 @@
 
 import hashlib
 import os
-import warnings
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from holdfast.core import parallel
 from holdfast.core.checkpoint import load_tree, save_tree
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, warn
 from holdfast.core.files import write_atomic, write_text
 from holdfast.data.decode import decode_image
 from holdfast.data.raw import Raw
@@ -32,11 +31,12 @@ def cached_features(
     pieces: list[Tensor] = []
     for rows in groups:
         path = _feature_path(raw, rows, key, folder)
-        features = _read_features(path, len(rows))
+        features = read_cached(path).get("features")
+        features = None if features is None or len(features) != len(rows) else features
         if parallel.all_max(int(features is None))[0]:  # missing in one process: all of them share the computation
             missing, features = features is None, compute(rows)
             if missing and parallel.is_first():
-                _write_features(path, features)
+                write_cached(path, {"features": features}, lost="computes the features")
         assert features is not None
         pieces.append(features)
     order = np.concatenate(list(groups))
@@ -54,22 +54,21 @@ def _feature_path(raw: Raw, rows: np.ndarray, key: str, folder: Path) -> Path:
     return folder / "features" / f"{name}.safetensors"
 
 
-def _write_features(path: Path, features: Tensor) -> None:
+def write_cached(path: Path, tensors: Mapping[str, Tensor], *, lost: str) -> None:
+    """Write tensors to the cache; if that fails, warn that the next run repeats the work that is `lost`."""
     try:
-        save_tree(path, {"features": features})
+        save_tree(path, dict(tensors))
     except BadInput:  # the run can continue without a cache
-        consequence = "so the next run computes the features again: set HOLDFAST_CACHE to another folder"
-        warnings.warn(f"the cache {path.parent} cannot be written, {consequence}", stacklevel=2)
+        consequence = f"so the next run {lost} again: set HOLDFAST_CACHE to another folder"
+        warn(f"the cache {path.parent} cannot be written, {consequence}")
 
 
-def _read_features(path: Path, size: int) -> Tensor | None:
-    if not path.exists():
-        return None
-    try:
-        features = load_tree(path)["features"]
-    except BadInput:
-        return None  # a damaged file is recomputed and overwritten
-    return features if len(features) == size else None
+def read_cached(path: Path) -> Mapping[str, Tensor]:
+    """Return the tensors of a file in the cache; none if it is absent or damaged, and will be written again."""
+    if path.exists():
+        with suppress(BadInput):
+            return load_tree(path)
+    return {}
 
 
 def decoded_images(raw: Raw, size: int, folder: Path, *, tick: Callable[[int], None] | None = None) -> Tensor | None:

@@ -25,7 +25,7 @@ def table_columns(rows: object, names: Sequence[str] | None = None) -> Iterator[
     the columns `names`, or numbers from 1.
     """
     if isinstance(rows, TableRows):
-        numbers, codes = iter(rows.numbers.numpy().T), iter(rows.codes.numpy().T)
+        numbers, codes = iter(np.asarray(rows.numbers).T), iter(np.asarray(rows.codes).T)
         for column in rows.schema:
             yield column.name, column.kind, next(numbers) if column.kind in NUMERIC else next(codes)
         return

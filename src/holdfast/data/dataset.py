@@ -136,6 +136,12 @@ class Dataset:
         added = tuple(filter(None, notes))
         return replace(self, notes=(*self.notes, *added)) if added else self
 
+    def with_unlabelled_rows(self) -> Dataset:
+        """Return the data set with its rows that have no label as unlabelled examples."""
+        count = int((self.y < 0).sum())
+        note = f"{count:,} rows without a label are unlabelled examples"
+        return replace(self, unlabelled=True).with_notes(note) if count else self
+
     def recoded(self, classes: Sequence[str], codes: Sequence[int] | np.ndarray) -> Dataset:
         """Return the data set with other classes; `codes` has the new code of each class, and -1 stays."""
         return replace(self, y=np.append(codes, -1).astype(np.int64)[self.y], classes=tuple(classes))

@@ -1,4 +1,9 @@
-"""Load data from a published name, a file, a folder or a DataFrame; settings may follow the name after an @."""
+"""Data on its way in: read -> columns -> task -> check -> Dataset.
+
+`load_data` reads any source: a published name, a file, a folder or a DataFrame; settings may follow the name after an
+@. `training_data` continues: labels become the targets of a task, and data that cannot train it is an error. Each stage
+takes a data set and returns one; what the user must know is a note of the data set.
+"""
 
 import difflib
 import inspect
@@ -7,16 +12,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
-import pandas as pd
 
-from holdfast.core.errors import BadInput, check_known
-from holdfast.core.laboratory import laboratory_error
+from holdfast.core.errors import BadInput, check_known, laboratory_error
+from holdfast.data.copies import copies_note
 from holdfast.data.dataset import Dataset
 from holdfast.data.readers import formats
-from holdfast.data.readers.arrays import read_arrays
 from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.corpus import read_corpus
 from holdfast.data.readers.excel import SUFFIX as EXCEL
@@ -24,16 +27,57 @@ from holdfast.data.readers.excel import read_excel
 from holdfast.data.readers.graphs import SUFFIXES as GRAPH_SUFFIXES
 from holdfast.data.readers.graphs import holds_graphs, read_graphs
 from holdfast.data.readers.images import read_images
-from holdfast.data.readers.memory import Source, as_frame, read_frame
+from holdfast.data.readers.in_memory import Source, read_frame
 from holdfast.data.readers.molecules import read_molecules, smiles_column
+from holdfast.data.readers.npz import read_arrays
 from holdfast.data.readers.questions import read_questions
-from holdfast.data.readers.table import read_table, table_chunks
+from holdfast.data.readers.tables import read_table, table_chunks
 from holdfast.data.readers.tags import read_tags
 from holdfast.data.registry import READERS, Reader
 from holdfast.data.shifts import apply_shift
+from holdfast.data.targets import infer_task
+from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled
 
 SHIFT_SETTINGS = ("shift", "environments", "group")
 FORMS: dict[str, Reader] = {"tags": read_tags, "questions": read_questions, "corpus": read_corpus}
+TABLES = (read_table, read_molecules, read_excel, read_frame)  # readers that can leave rows out
+
+
+class Target(Protocol):
+    """The parts of a task that decide how its data is read."""
+
+    data_form: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]]
+    predicts: ClassVar[str]
+
+    def convert(self, dataset: Dataset) -> Dataset: ...
+
+
+def training_data(
+    data: Source, target: Target, *, inferred: bool, columns: Mapping[str, str] | None = None,
+    data_dir: Path | None = None, examples: int | None = None, unlabelled: Source | None = None,
+    empty_labels: str = EMPTY_LABELS[0], skip_bad: bool = False,
+) -> Dataset:  # fmt: skip
+    """Read data, convert its labels for a task and check that a model can be trained on it.
+
+    With `inferred`, numeric labels with many values are the targets of a regression instead. `examples` limits the
+    examples per domain. `unlabelled` is a source of examples without labels to adapt to; with
+    `empty_labels="unlabelled"` so are the rows whose label is empty.
+    """
+    required = empty_labels == EMPTY_LABELS[0]
+    need = [role for role in target.needs if required or role != "label"]
+    inputs = {role: name for role, name in (columns or {}).items() if role not in ("label", "split")}
+    form = target.data_form
+    dataset = load_data(data, columns=columns, need=need, data_dir=data_dir, form=form, skip_bad=skip_bad)
+    dataset = infer_task(dataset) if inferred else target.convert(dataset)
+    dataset = dataset if required else dataset.with_unlabelled_rows()
+    dataset = dataset.checked(labels=bool(target.predicts))
+    dataset = dataset if examples is None else dataset.limited(examples)
+    dataset = dataset.with_notes(copies_note(dataset))
+    if unlabelled is None:
+        return dataset
+    extra = load_data(unlabelled, columns=inputs, need=(), data_dir=data_dir, form=form, skip_bad=skip_bad)
+    return add_unlabelled(dataset, extra if examples is None else extra.limited(examples))
 
 
 def load_data(
@@ -57,27 +101,20 @@ def load_data(
     """
     if isinstance(data, Dataset):
         return data
-    data, options = as_frame(data), ReadOptions(columns, need, skip_bad, carry)
-    if isinstance(data, pd.DataFrame) and form == "table":
-        return read_frame(data, options)
-    if not isinstance(data, str | Path):
-        kinds = "a path, the name of a data set or a Dataset" + (" or a DataFrame" if form == "table" else "")
-        raise BadInput(f"data must be {kinds}, got a {type(data).__name__}: write it to a file")
-    source, text = _split_settings(data, known)
-    settings = _parse_settings(text)
-    if "shift" in settings:  # the shift defines the domains
-        options = replace(options, need=[role for role in need if role != "domain"])
-    reader = _reader(source, options, form=form, known=known, data_dir=data_dir)
+    source, text, settings = _split_settings(data, known)
+    shift = {key: settings.pop(key) for key in SHIFT_SETTINGS if key in settings}
+    if "shift" in shift:  # the shift defines the domains
+        need = [role for role in need if role != "domain"]
+    reader = _reader(source, ReadOptions(columns, need, skip_bad, carry), form=form, known=known, data_dir=data_dir)
     parameters = inspect.signature(reader).parameters.values()
     accepted = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in reader.keywords]
     for key in settings:
         check_known(f"setting of {source}", key, [*accepted, *SHIFT_SETTINGS])
-    if "shift" not in settings and set(settings) & set(SHIFT_SETTINGS):
+    if shift and "shift" not in shift:
         raise BadInput(f"'{source}@{text}' configures a shift but names none: add shift=size, degree or scaffold")
-    dataset = reader(**{key: value for key, value in settings.items() if key in accepted})
-    if "shift" in settings:
-        options = {key: value for key, value in settings.items() if key in SHIFT_SETTINGS and key != "shift"}
-        dataset = apply_shift(dataset, str(settings["shift"]), **options)
+    dataset = reader(**settings)
+    if shift:
+        dataset = apply_shift(dataset, str(shift.pop("shift")), **shift)
     return replace(dataset, name=f"{dataset.name}@{text}") if text else dataset
 
 
@@ -90,7 +127,7 @@ def load_chunks(
     `carry` names columns of a table that the data sets store unchanged, and `skip_bad` leaves rows with bad cells out.
     """
     if not isinstance(data, Dataset):
-        source, text = _split_settings(data, READERS)
+        source, text, _ = _split_settings(data, READERS)
         reader = _reader(source, ReadOptions(columns, (), skip_bad, carry), form=form)
         if reader.func is read_table and not text:
             yield from table_chunks(*reader.args, rows=rows)
@@ -108,11 +145,15 @@ def _no_columns(data: str | Path) -> BadInput:
 
 
 def _reader(
-    data: str | Path, options: ReadOptions, *, form: str, known: Mapping[str, Reader] = READERS,
-    data_dir: Path | None = None,
-) -> partial[Dataset]:  # fmt: skip
-    """Return the reader for a name or path, with everything but its settings bound."""
-    if isinstance(data, str) and data in known:
+    data: Any, options: ReadOptions, *, form: str, known: Mapping[str, Reader] = READERS, data_dir: Path | None = None
+) -> partial[Dataset]:
+    """Return the reader for a name, a path or a DataFrame, with everything but its settings bound."""
+    if not isinstance(data, str | Path):
+        if form != "table":
+            kinds = "a path, the name of a data set or a Dataset"
+            raise BadInput(f"data must be {kinds}, got a {type(data).__name__}: write it to a file")
+        reader = partial(read_frame, data, options)
+    elif isinstance(data, str) and data in known:
         reader = partial(known[data], data_dir=data_dir)
     else:
         path = Path(data).expanduser()
@@ -126,9 +167,9 @@ def _reader(
             fix = f"{hint} `holdfast list datasets` lists all names"
             raise BadInput(f"'{data}' is not a file, a folder or a data set: {fix}")
         reader = _path_reader(path, options, form)
-    if options.skip_bad and reader.func not in (read_table, read_molecules, read_excel):
+    if options.skip_bad and reader.func not in TABLES:
         raise BadInput(f"--skip-bad leaves rows of a table out, but {data} is not such a table: remove the option")
-    if options.carry and reader.func not in (read_table, read_excel):
+    if options.carry and reader.func not in (read_table, read_excel, read_frame):
         raise _no_columns(data)
     return reader
 
@@ -155,23 +196,18 @@ def _path_reader(path: Path, options: ReadOptions, form: str) -> partial[Dataset
     raise BadInput(f"{path} has the unknown suffix '{path.suffix}': {fix}")
 
 
-def _split_settings(data: str | Path, known: Collection[str]) -> tuple[str | Path, str]:
-    """Split NAME@SETTINGS at the last @, unless a file or data set has the complete name."""
+def _split_settings(data: Source, known: Collection[str]) -> tuple[Any, str, dict[str, Any]]:
+    """Split NAME@SETTINGS at the last @, unless a file or data set has the complete name, and parse the settings."""
     if not isinstance(data, str) or "@" not in data or data in known or Path(data).expanduser().exists():
-        return data, ""
+        return data, "", {}
     name, _, text = data.rpartition("@")
-    return name, text
-
-
-def _parse_settings(text: str) -> dict[str, Any]:
-    """Parse `shift=size,environments=3`; values are JSON where possible, else strings."""
     settings: dict[str, Any] = {}
     for pair in text.split(",") if text else ():
         key, sign, value = pair.partition("=")
         if not sign or not key:
             raise BadInput(f"'{pair}' after the @ is not a setting: write KEY=VALUE, such as nci1@shift=size")
-        try:
+        try:  # values are JSON where possible, else strings
             settings[key.strip()] = json.loads(value)
         except json.JSONDecodeError:
             settings[key.strip()] = value.strip()
-    return settings
+    return name, text, settings

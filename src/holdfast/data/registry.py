@@ -46,7 +46,7 @@ class Readers(Mapping[str, Reader]):
                 origin = f"the plug-in for the data set '{name}' ({point.value})"
                 reason = f"{type(error).__name__}: {error}"
                 raise BadInput(f"{origin} cannot be loaded ({reason}): fix or uninstall it") from error
-        return importlib.import_module("holdfast.data.known.base").KnownSet.of(name).load_reader()
+        return importlib.import_module("holdfast.data.known.known_set").KnownSet.of(name).load_reader()
 
     def __iter__(self) -> Iterator[str]:
         return iter({**table(), **_registered, **_plugins()})

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset, is_finite
+from holdfast.data.readers.numbers import detect_form, looks_like_number
 
 FEW = 10  # distinct numeric labels up to which they are classes
 MANY = 20  # above this number, numbers with fractions or in even steps are measurements
@@ -64,38 +66,38 @@ def infer_task(dataset: Dataset) -> Dataset:
     """Return the data set as the targets of a regression if its labels are many numbers; note labels like red|blue."""
     if dataset.task or not dataset.classes:
         return dataset
-    dataset = _without_codes(dataset)
+    dataset, omitted = _without_codes(dataset)
+    note = ""
     if summary := measurements(dataset):
+        dataset = numeric_targets(dataset, task="regress")
         note = f"{summary}, so that the task is regress; with --task classify each number is a class"
-        return numeric_targets(dataset, task="regress").with_notes(note)
-    if len(dataset.classes) > FEW and np.isfinite(_numbers(dataset.classes)[0]).all():
-        note = f"the {len(dataset.classes)} distinct numbers of the label are classes"
-        return dataset.with_notes(f"{note}; --task regress predicts numbers")
-    if separator := separator_in(dataset):
+    elif len(dataset.classes) > FEW and np.isfinite(_numbers(dataset.classes)[0]).all():
+        count = len(dataset.classes)
+        note = f"the {count} distinct numbers of the label are classes; --task regress predicts numbers"
+    elif separator := separator_in(dataset):
         example = next(name for name in dataset.classes if separator in name)
-        note = f"labels such as '{example}' contain '{separator}' and are one class each"
-        return dataset.with_notes(f"{note}; if they are several labels per example, use --task multilabel")
-    return dataset
+        fix = "if they are several labels per example, use --task multilabel"
+        note = f"labels such as '{example}' contain '{separator}' and are one class each; {fix}"
+    return dataset.with_notes(omitted, note)
 
 
-def _without_codes(dataset: Dataset) -> Dataset:
-    """Return the rows whose label is a number, with a note, if other labels are codes such as 'N/D'; else all rows.
+def _without_codes(dataset: Dataset) -> tuple[Dataset, str]:
+    """Return the rows whose label is a number and a note, if other labels are codes such as 'N/D'; else all rows.
 
     Codes are at most 30 texts in at most 20% of the rows, next to measurements.
     """
     valid = np.asarray([is_finite(name) for name in dataset.classes], dtype=bool)
     codes = [name for name, number in zip(dataset.classes, valid, strict=True) if not number]
     is_code = np.append(~valid, False)[dataset.y]
-    if dataset.targets is not None or not 0 < len(codes) <= MAX_CODES or 5 * is_code.sum() > len(dataset):
-        return dataset
+    count = int(is_code.sum())
+    if dataset.targets is not None or not 0 < len(codes) <= MAX_CODES or 5 * count > len(dataset):
+        return dataset, ""
     names = [name for name, number in zip(dataset.classes, valid, strict=True) if number]
     rows = dataset.subset(np.flatnonzero(~is_code)).recoded(names, np.where(valid, np.cumsum(valid) - 1, -1))
     if not measurements(rows):
-        return dataset
-    count = int(is_code.sum())
+        return dataset, ""
     labels = f"{count:,} row{'s' * (count > 1)} with a label such as {codes[0]!r}"
-    cause = "because the other labels are measurements; --task classify keeps all rows"
-    return rows.with_notes(f"{labels} are left out, {cause}")
+    return rows, f"{labels} are left out, because the other labels are measurements; --task classify keeps all rows"
 
 
 def numeric_targets(dataset: Dataset, *, task: str) -> Dataset:
@@ -118,10 +120,6 @@ def _numbers(names: Sequence[str]) -> tuple[list[float], str]:
     plain = [float(name) if is_finite(name) else np.nan for name in names]
     if np.isfinite(plain).all():
         return plain, ""
-    import pyarrow as pa
-
-    from holdfast.data.readers.numbers import detect_form, looks_like_number
-
     if all(map(looks_like_number, names)):
         form = detect_form(names)
         if form is not None:

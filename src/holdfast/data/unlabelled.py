@@ -47,14 +47,6 @@ def _free_name(name: str, known: Collection[str]) -> str:
     return name if name not in known else _free_name(f"{name} (unlabelled)", known)
 
 
-def with_empty_labels(dataset: Dataset) -> Dataset:
-    """Return the data set with its rows that have no label as unlabelled examples."""
-    count = int((dataset.y < 0).sum())
-    if not count:
-        return dataset
-    return replace(dataset, unlabelled=True).with_notes(f"{count:,} rows without a label are unlabelled examples")
-
-
 def unlabelled_parts(dataset: Dataset, train_domains: Collection[str]) -> tuple[Part, ...]:
     """Return the unlabelled rows per domain: of domains that are not trained on, or of all if there are none."""
     if not dataset.unlabelled:

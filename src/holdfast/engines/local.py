@@ -53,8 +53,12 @@ STOP_SECONDS = 60.0  # time that a worker has to finish its step and save, after
 GRACE = 3.0  # time that a worker has to save after the deadline
 POLL_SECONDS = 0.2  # interval at which a request to stop is noticed
 WORKER = "holdfast.engines.worker"
-KERNELS = "holdfast.nn.kernels.memory"  # of these, every process on a GPU runs one to see whether Triton works
-LOADED = ("holdfast.nn.", "transformers.models.")  # packages of which workers need what this process has imported
+KERNELS = "holdfast.accel.preload"  # every process on a GPU runs a kernel to see whether Triton works
+LOADED = (
+    "holdfast.nn.",
+    "holdfast.accel.",
+    "transformers.models.",
+)  # packages of which workers need what this process has imported
 
 
 @dataclass(frozen=True)

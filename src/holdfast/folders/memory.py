@@ -14,7 +14,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.files import locked
 from holdfast.data.align import with_classes
 from holdfast.data.raw import Raw
-from holdfast.data.readers.memory import Source
+from holdfast.data.readers.in_memory import Source
 from holdfast.folders.format import RECALL, SavedModel, load_model
 from holdfast.folders.shared import member_folders
 from holdfast.nn.memory.recall import T3A, Recall, save_recall

@@ -6,7 +6,7 @@ Shapes: b batch, c classes.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from holdfast.core.settings import checked_settings
 from holdfast.core.tape import Tape, tape, with_auxiliary
 from holdfast.methods.optim import Optimizer
 from holdfast.nn.model import ENCODER, Model, part_names, undecayed
+from holdfast.nn.tuning import eval_frozen
 from holdfast.tasks.base import Task
 
 Metrics = dict[str, Tensor]  # detached scalars, read later so that a step does not wait for the device
@@ -47,13 +48,9 @@ class Stateful(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> Any: ...
 
 
-class Method(nn.Module, ABC):
-    """A model and the procedure that trains it. Concrete methods are final: wrap them, do not subclass them.
+class Traits:
+    """Attributes by which the class of a method declares how it is trained; a wrapper has some of its method."""
 
-    `Settings`, a frozen dataclass, declares the keywords that a method takes after `task` and `optimizer`.
-    """
-
-    Settings: ClassVar[type[Any]] = NoSettings
     saved_attributes: tuple[str, ...] = ("optimizer",)  # state of a checkpoint besides parameters and buffers
     min_domains: int = 1  # training domains that it needs
     phases: tuple[str, ...] = ("train",)  # each has the full number of steps
@@ -66,6 +63,16 @@ class Method(nn.Module, ABC):
     keeps_last: tuple[str, ...] = ()  # phases that end with their last step instead of the selected one
     choices: int = 0  # networks to choose from after training, by validation scores
     capturable: bool = False  # its step may be captured as a CUDA graph; see `capture_key`
+
+
+class Method(Traits, nn.Module, ABC):
+    """A model and the procedure that trains it. Concrete methods are final: wrap them, do not subclass them.
+
+    `Settings`, a frozen dataclass, declares the keywords that a method takes after `task` and `optimizer`, and the
+    attributes of `Traits` how it is trained.
+    """
+
+    Settings: ClassVar[type[Any]] = NoSettings
     taker: Callable[[DomainBatch], Metrics] | None = None  # takes the steps in place of `step`, while set
     phase_ended: bool = False  # read after `on_valid`: whether the phase ends now, with the step selected before
 
@@ -127,6 +134,12 @@ class Method(nn.Module, ABC):
     def solve(self, batches: Iterable[DomainBatch]) -> Metrics:
         """Fit all training examples at once, if `full_batch`; batches of one domain each."""
         raise NotImplementedError
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of all parts; frozen ones, such as a teacher, stay in evaluation mode."""
+        super().train(mode)
+        eval_frozen(self)
+        return self
 
     @property
     def device(self) -> torch.device:

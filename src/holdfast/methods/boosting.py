@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from holdfast.core.errors import BadInput, quiet_fit
 from holdfast.core.settings import checked_settings, choice, log, setting, whole
 from holdfast.core.stopping import stop_if_requested
-from holdfast.methods.linear import SolvedAtOnce, label_offsets, quantile_levels
+from holdfast.methods.linear import SolvedAtOnce, best_constant, label_offsets, quantile_levels
 from holdfast.methods.linear_fit import Design, log_frequencies
 from holdfast.nn.trees import Forest, Trees
 from holdfast.tasks.regress import Regress
@@ -62,23 +62,13 @@ class Boosting(SolvedAtOnce):
     def fit(self, designs: Sequence[Design]) -> ForestFit:
         design, classes = Design.join(designs), int(self.head.outputs)
         self.columns_of_trees = columns_of_trees(np.asarray(design.x), self._min_leaf(len(design.y)))
-        if not self.columns_of_trees.width:
-            return self._constant(design, classes)
+        if not self.columns_of_trees.width:  # no column can be split
+            return ForestFit(Forest.constant(best_constant(design.y, classes, self.task)), {"trees": 0.0})
         return self._fit(Design(self.columns_of_trees.of(np.asarray(design.x)), design.y), classes)
 
     def _min_leaf(self, examples: int) -> int:
         """Return the fewest examples of a leaf: on few examples, a tenth of them."""
         return max(1, min(self.settings.min_leaf, examples // 10))
-
-    def _constant(self, design: Design, classes: int) -> ForestFit:
-        """Return a forest without trees, for examples of which no column can be split."""
-        y, outputs = design.y, int(self.head.outputs)
-        if isinstance(self.task, Regress):
-            levels = quantile_levels(self.task)
-            offset = np.quantile(y, levels) if levels else np.full(outputs, y.mean())
-        else:
-            offset = label_offsets(y) if y.ndim == 2 else log_frequencies(y, classes)
-        return ForestFit(Forest.constant(offset), {"trees": 0.0})
 
     def _fit(self, design: Design, classes: int) -> ForestFit:
         if isinstance(self.task, Regress):

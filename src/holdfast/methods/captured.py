@@ -6,110 +6,35 @@ compared with an eager step from the same state; if it cannot be captured or dif
 
 from __future__ import annotations
 
-import warnings
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from holdfast.accel.graphs import CudaRecorder, Graph, GraphTable, Recorder, capture_key, shapes_of, tensors_of
+from holdfast.accel.registry import fused_kernels
 from holdfast.core import inputs, parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import warn
-from holdfast.core.kernels import fused_kernels
 from holdfast.core.seeds import rng_state, set_rng_state
 from holdfast.core.tape import collect_shares, mean_shares
 from holdfast.methods.base import Method, Metrics
-from holdfast.nn.cuda_graphs import GRAPH_LOCK, capture_key, memory_pool, side_stream
 
-WARMUP_STEPS = 3  # eager steps before the first graph is captured; one for every further key
 CHECKED_STEPS = 2  # replays of the first graph that are compared with an eager step; one of every further graph
-MAX_GRAPHS = 12  # per method; batches of further shapes are computed eagerly
 STEP_TOLERANCE = 0.1  # norm of the difference of two updates, relative to the update: kernels add in any order
 METRIC_TOLERANCE = 0.02
-SYNCHRONISING = "synchronizing CUDA operation"  # in the warning of torch
-HARMLESS = ("masking_utils.py",)  # of transformers: omits its look at the mask while a graph is captured
-
-
-class Recorder(Protocol):
-    """Runs and captures work of a device; tests replace it on a CPU."""
-
-    def warm_up(self, function: Callable[[], Any]) -> Any: ...
-    def synchronisations(self) -> AbstractContextManager[list[str]]: ...
-    def record(self, function: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]: ...
-
-
-class CudaRecorder:
-    """Captures work of a GPU; the graphs of one recorder share their memory, because results are copied at once."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.pool = device, memory_pool(device)
-
-    def warm_up(self, function: Callable[[], Any]) -> Any:
-        """Run a function on a stream of its own, as capturing needs."""
-        side, current = side_stream(self.device, "warm-up"), torch.cuda.current_stream(self.device)
-        # both streams wait for each other, so that the work keeps its order
-        side.wait_stream(current)
-        with torch.cuda.stream(side):
-            result = function()
-        current.wait_stream(side)
-        return result
-
-    @contextmanager
-    def synchronisations(self) -> Iterator[list[str]]:
-        """Collect the locations in the code where the CPU waits for the GPU, which cannot be captured."""
-        locations: list[str] = []
-        mode = torch.cuda.get_sync_debug_mode()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            torch.cuda.set_sync_debug_mode("warn")
-            caught.clear()  # torch warns that this mode is a prototype
-            try:
-                yield locations
-            finally:
-                torch.cuda.set_sync_debug_mode(mode)
-        for each in caught:
-            # torch reports a synchronisation by a warning; all other warnings are passed on to the user
-            if SYNCHRONISING in str(each.message):
-                if (name := Path(each.filename).name) not in HARMLESS:
-                    locations.append(f"{name}, line {each.lineno}")
-            else:
-                warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-
-    def record(self, function: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
-        """Capture a function without running it; return its result, which every replay overwrites, and the replay."""
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with (
-                GRAPH_LOCK,
-                torch.cuda.device(self.device),
-                torch.cuda.graph(
-                    graph, pool=self.pool, stream=side_stream(self.device, "capture"), capture_error_mode="thread_local"
-                ),
-            ):
-                result = function()
-        except (RuntimeError, torch.OutOfMemoryError):
-            # torch leaves the generator of the device in a capture, and every later random draw would fail
-            index = torch.cuda.current_device() if self.device.index is None else self.device.index
-            fresh = torch.Generator(self.device).graphsafe_get_state()
-            torch.cuda.default_generators[index].graphsafe_set_state(fresh)
-            raise
-        return result, graph.replay
 
 
 @dataclass
 class _CapturedStep:
-    """The graph of one key, with the memory it reads its batch from and writes its metrics to."""
+    """The graph of one key, whose result are the metrics (m,) of these names."""
 
-    batch: DomainBatch
-    replay: Callable[[], None]
+    graph: Graph
     names: list[str]
-    packed: Tensor  # (m,) metrics
     advances: list[int]  # what one step adds to every counter
     checks: int  # replays that are still compared with an eager step
 
@@ -121,8 +46,7 @@ class StepCapture:
         self.method, self.recorder = method, recorder
         self.optimizers = method.optimizers()
         self.accumulates = any(optimizer.settings.accumulate > 1 for optimizer in self.optimizers)
-        self.graphs = OrderedDict[Hashable, _CapturedStep]()
-        self.seen = Counter[Hashable]()
+        self.steps = GraphTable[_CapturedStep]()
         self.reason = ""  # why the steps are no longer captured
         self.replays = 0
         # a replay runs no Python: numbers that a step counts up are advanced after it
@@ -139,11 +63,11 @@ class StepCapture:
         key = self._key(batch)
         if key is None:
             return self._step(batch)
-        if (captured := self.graphs.get(key)) is not None:
+        captured = self.steps.find(key)
+        if captured is not None:
             return self._replay(captured, batch) if captured.checks == 0 else self._verified(batch, key, captured)
-        self.seen[key] += 1
-        # eager steps first: a shape that comes once is not worth a capture, and optimizers create their state in them
-        if self.seen[key] <= (1 if self.graphs else WARMUP_STEPS) or len(self.graphs) >= MAX_GRAPHS:
+        # eager steps first, in which optimizers create their state
+        if not self.steps.is_due(key):
             return self.recorder.warm_up(lambda: self._step(batch))
         return self._verified(batch, key, None)
 
@@ -154,12 +78,11 @@ class StepCapture:
         tensors = _tensors_of(batch)
         # everything that Python decides during a step must be in the key, since a replay does not decide again
         own = self.method.capture_key()
-        if own is None or tensors is None:
+        if own is None or not tensors:
             return None
         versions = tuple(optimizer.version for optimizer in self.optimizers)
-        shapes = tuple(None if t is None else (t.shape, t.dtype) for t in tensors)
         domains = batch.domains if batch.drawn is None else ()  # other domains in every step are data, not a key
-        return own, versions, type(batch.x), shapes, domains, batch.sizes, capture_key(batch.y)
+        return own, versions, type(batch.x), shapes_of(tensors), domains, batch.sizes, capture_key(batch.y)
 
     def _step(self, batch: DomainBatch) -> Metrics:
         with collect_shares() as passes, nullcontext() if self.reason else fused_kernels():
@@ -171,12 +94,11 @@ class StepCapture:
             optimizer.set_rates()
         # the graph reads its batch, rates and random state at fixed addresses, and writes the metrics to one tensor,
         # which the next replay overwrites
-        _copy_batch(captured.batch, batch)
-        captured.replay()
+        packed = captured.graph.replay(_tensors_of(batch))
         self.replays += 1
         for (owner, name), more in zip(self.counters, captured.advances, strict=True):
             setattr(owner, name, getattr(owner, name) + more)
-        return dict(zip(captured.names, captured.packed.clone().unbind(0), strict=True))
+        return dict(zip(captured.names, packed.clone().unbind(0), strict=True))
 
     def _verified(self, batch: DomainBatch, key: Hashable, captured: _CapturedStep | None) -> Metrics:
         """Take an eager step, repeat it from the same state by a replay, and compare both.
@@ -210,7 +132,7 @@ class StepCapture:
             self._write(after, random_after, counts_after)
             return self._give_up("a replay differs from an eager step", metrics)
         captured.checks -= 1
-        self.graphs[key] = captured
+        self.steps.keep(key, captured)
         return metrics
 
     def _captured(self, batch: DomainBatch, advances: list[int]) -> _CapturedStep:
@@ -226,8 +148,8 @@ class StepCapture:
         with ExitStack() as stack:
             for optimizer in self.optimizers:
                 stack.enter_context(optimizer.capturing())
-            packed, replay = self.recorder.record(step)
-        return _CapturedStep(copied, replay, names, packed, advances, 1 if self.graphs else CHECKED_STEPS)
+            graph = self.recorder.record(step, _tensors_of(copied))
+        return _CapturedStep(graph, names, advances, 1 if self.steps.graphs else CHECKED_STEPS)
 
     def _state(self) -> list[tuple[int, Tensor]]:
         """Return addresses and copies of all tensors that a step changes, the parameters first."""
@@ -268,14 +190,13 @@ class StepCapture:
 
     def _give_up(self, reason: str, metrics: Metrics) -> Metrics:
         self.reason = reason
-        self.graphs.clear()
+        self.steps.clear()
         _warn_once(f"steps of {type(self.method).__name__} are not captured as CUDA graphs, because {reason}")
         return metrics
 
     def release(self) -> None:
         """Free the graphs and their memory; later steps start again."""
-        self.graphs.clear()
-        self.seen.clear()
+        self.steps.clear()
 
     @property
     def summary(self) -> str:
@@ -331,23 +252,13 @@ def _warn_once(sentence: str) -> None:
     warn(sentence)
 
 
-def _tensors_of(batch: DomainBatch) -> list[Tensor | None] | None:
-    """Return the tensors of a batch; None for graphs, whose shapes do not repeat, and for two inputs per example."""
-    if isinstance(batch.x, Tensor):
-        return [batch.x, batch.y, batch.drawn]
-    if isinstance(batch.x, inputs.Tokens):
-        x = batch.x
-        return [x.ids, x.mask, x.types, x.at, batch.y, batch.drawn]
-    return None
+def _tensors_of(batch: DomainBatch) -> list[Tensor | None]:
+    """Return the tensors of a batch, none where those of its examples cannot be captured."""
+    examples = tensors_of(batch.x)
+    return [*examples, batch.y, batch.drawn] if examples else []
 
 
 def _clone_batch(batch: DomainBatch) -> DomainBatch:
     x = inputs.map_tensors(lambda t: t.clone(), batch.x)
     drawn = None if batch.drawn is None else batch.drawn.clone()
     return DomainBatch(x, batch.y.clone(), batch.domains, batch.sizes, drawn)
-
-
-def _copy_batch(target: DomainBatch, source: DomainBatch) -> None:
-    for to, value in zip(_tensors_of(target) or (), _tensors_of(source) or (), strict=True):
-        if to is not None and value is not None:
-            to.copy_(value, non_blocking=True)

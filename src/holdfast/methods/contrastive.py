@@ -12,6 +12,7 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.settings import checked_settings, log, setting
 from holdfast.core.tape import tape
 from holdfast.methods.base import Method, Metrics
+from holdfast.nn.memory.queue import Queue
 
 
 class MemoryContrastive(Method):
@@ -23,33 +24,19 @@ class MemoryContrastive(Method):
         temperature: float = setting(0.1, search=log(0.03, 0.3), help="temperature of the contrastive loss")
         slots: int = setting(1024, help="features in the queue")
 
-    keys: Tensor  # (m, d)
-    labels: Tensor  # (m,) -1 for empty slots
-    saved_attributes = ("optimizer", "cursor")
-
     def setup(self) -> None:
-        slots = self.settings.slots
-        self.register_buffer("keys", torch.zeros(slots, self.model.width, device=self.device))
-        self.register_buffer("labels", torch.full((slots,), -1, dtype=torch.long, device=self.device))
-        self.cursor = 0
+        self.queue = Queue(self.settings.slots, self.model.width, 0).to(self.device)
 
     def step(self, batch: DomainBatch) -> Metrics:
         with tape() as side:
             z = self.model.features(batch.x)  # (b, d)
         risk = self.task.loss(self.model.head(z), batch.y)
         unit = F.normalize(z, dim=-1)
-        contrast = supervised_contrast(unit, batch.y, self.keys, self.labels, self.settings.temperature)
+        labels = torch.where(self.queue.seen, self.queue.labels, -1)
+        contrast = supervised_contrast(unit, batch.y, self.queue.features, labels, self.settings.temperature)
         metrics = self.minimize(risk + self.settings.weight * contrast, side, risk=risk, contrast=contrast)
-        self._write(*(parallel.gather_rows(t, batch.sizes) for t in (unit.detach(), batch.y)))
+        self.queue.write(*(parallel.gather_rows(t, batch.sizes) for t in (unit.detach(), batch.y)))
         return metrics
-
-    def _write(self, keys: Tensor, labels: Tensor) -> None:
-        """Replace the oldest features of the queue."""
-        slots = len(self.keys)
-        keys, labels = keys[-slots:], labels[-slots:]
-        at = (self.cursor + torch.arange(len(keys), device=keys.device)) % slots
-        self.keys[at], self.labels[at] = keys.to(self.keys.dtype), labels
-        self.cursor = (self.cursor + len(keys)) % slots
 
 
 def supervised_contrast(z: Tensor, y: Tensor, keys: Tensor, labels: Tensor, temperature: float) -> Tensor:

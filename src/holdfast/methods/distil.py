@@ -4,7 +4,6 @@ Shapes: b batch, c classes, d width.
 """
 
 import copy
-from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -40,12 +39,6 @@ class Distillation(Method):
         if info.index > 0:
             self.teacher = copy.deepcopy(self.deployed).requires_grad_(False).eval()
             self.teacher.zero_grad()
-
-    def train(self, mode: bool = True) -> Self:
-        super().train(mode)
-        if self.teacher is not None:
-            self.teacher.eval()
-        return self
 
     def step(self, batch: DomainBatch) -> Metrics:
         with tape() as side:
@@ -90,11 +83,6 @@ class MIRO(Method):
         parameters = [*self.model.trainable_parameters(), self.spread]
         rates = {**self.optimizer.settings.rates, "variance": self.settings.rate}
         self.optimizer = self.make_optimizer(parameters, part="variance", rates=rates)
-
-    def train(self, mode: bool = True) -> Self:
-        super().train(mode)
-        self.oracle.eval()
-        return self
 
     def step(self, batch: DomainBatch) -> Metrics:
         with tape() as side:

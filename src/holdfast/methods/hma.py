@@ -5,7 +5,6 @@ Shapes: b batch, d width.
 
 import copy
 from collections.abc import Iterable
-from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -69,12 +68,6 @@ class HMA(Method):
         """The queue that is written, or None."""
         queue = None if self.memory is None else self.memory.queue
         return None if queue is None or queue.noise else queue
-
-    def train(self, mode: bool = True) -> Self:
-        super().train(mode)
-        if self.follower is not None:
-            self.follower.eval()
-        return self
 
     def step(self, batch: DomainBatch) -> Metrics:
         with tape(labels=batch.y) as side:

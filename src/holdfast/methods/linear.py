@@ -197,8 +197,8 @@ class Majority(Constant):
     """Predict the most frequent class of the training examples, whatever the input."""
 
     def fit(self, designs: Sequence[Design]) -> LinearFit:
-        classes, y = self.head.outputs, Design.join(designs).y
-        bias = log_frequencies(y, classes)
+        y = Design.join(designs).y
+        bias = best_constant(y, self.head.outputs, self.task)
         return self.constant(bias, float(-bias[y].mean()))
 
 
@@ -207,14 +207,19 @@ class Mean(Constant):
 
     def fit(self, designs: Sequence[Design]) -> LinearFit:
         y = Design.join(designs).y.astype(np.float64)
-        if y.ndim == 2:
-            bias = label_offsets(y)
-            risk = float((np.logaddexp(0, bias) - y * bias).mean())
-        else:
-            levels = quantile_levels(self.task)
-            bias = np.quantile(y, levels) if levels else y.mean(keepdims=True)
-            risk = float(((y - bias[0]) ** 2).mean())
-        return self.constant(bias, risk)
+        bias = best_constant(y, self.head.outputs, self.task)
+        losses = np.logaddexp(0, bias) - y * bias if y.ndim == 2 else (y - bias[0]) ** 2
+        return self.constant(bias, float(losses.mean()))
+
+
+def best_constant(y: np.ndarray, classes: int, task: Task) -> np.ndarray:
+    """Return the outputs (k,) that fit classes, sets of labels or numbers best, whatever the input."""
+    if y.ndim == 2:
+        return label_offsets(y)
+    if y.dtype.kind == "i":
+        return log_frequencies(y, classes)
+    levels = quantile_levels(task)
+    return np.quantile(y, levels) if levels else y.mean(keepdims=True)
 
 
 def label_offsets(y: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from scipy import sparse
 from scipy.special import log_softmax
 from torch import Tensor
 
-from holdfast.methods.solver import Binary, Solution, solve, space_of
+from holdfast.methods.solver import Binary, Loss, solve, space_of
 from holdfast.methods.strength import (
     FOLDS,
     Splits,
@@ -140,22 +140,26 @@ def _solved(
     design: Design, y: np.ndarray, classes: int, strength: float, power: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return weights (c, d), biases (c,) and outputs (n, c); two classes share one regression in equal parts."""
-    scaling = Scaling.of(design.x, power)
-    bias = first_bias(y, classes, np.ones((len(y), 1), dtype=bool))
-    x, device = scaling.apply(design.x), tensor_device(design.x)
-    strengths, begin = (torch.tensor(each, dtype=torch.float32, device=device) for each in ([strength], bias))
-    tolerance = SPARSE_TOLERANCE if sparse.issparse(x) else TOLERANCE
-    solution = solve(space_of(x), loss_of(y, classes, device), strengths, begin, tolerance=tolerance)
-    weight, bias = scaling.unscaled(*(_numbers(each[0]) for each in (solution.weight, solution.bias)))
-    outputs = _numbers(solution.outputs[:, 0])
+    begin = first_bias(y, classes, np.ones((len(y), 1), dtype=bool))
+    weight, bias, outputs = _minimised(design, loss_of(y, classes, tensor_device(design.x)), begin, strength, power)
     if classes != 2:
         return weight, bias, outputs
     weight, bias = (np.concatenate([-part / 2, part / 2]) for part in (weight, bias))
     return weight, bias, np.concatenate([-outputs / 2, outputs / 2], axis=1)
 
 
-def _numbers(tensor: Tensor) -> np.ndarray:
-    return tensor.double().cpu().numpy()
+def _minimised(
+    design: Design, loss: Loss, begin: np.ndarray, strength: float, power: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return weights, biases and outputs of all problems and outputs that begin with these biases (k, c), joined."""
+    scaling = Scaling.of(design.x, power)
+    x = scaling.apply(design.x)
+    bias = torch.tensor(begin, dtype=torch.float32, device=tensor_device(design.x))
+    tolerance = SPARSE_TOLERANCE if sparse.issparse(x) else TOLERANCE
+    solution = solve(space_of(x), loss, bias.new_full((len(bias),), strength), bias, tolerance=tolerance)
+    tensors = (solution.weight.flatten(0, 1), solution.bias.flatten(), solution.outputs.flatten(1))
+    weight, offset, outputs = (tensor.double().cpu().numpy() for tensor in tensors)
+    return *scaling.unscaled(weight, offset), outputs
 
 
 def choose_strength(
@@ -215,16 +219,9 @@ def fit_labels(design: Design, folds: Sequence[Design], strengths: Sequence[floa
     outputs = np.repeat(bias[None], len(labels), axis=0)
     varying = np.flatnonzero((labels.max(axis=0) > 0) & (labels.min(axis=0) < 1))
     if len(varying):
-        scaling = Scaling.of(design.x, chosen[1])
-        x, device = scaling.apply(design.x), tensor_device(design.x)
-        targets = torch.from_numpy(labels[:, varying]).float().to(device)
-        begin = torch.from_numpy(bias[varying]).float().to(device)[:, None]
-        tolerance = SPARSE_TOLERANCE if sparse.issparse(x) else TOLERANCE
-        same = begin.new_full((len(varying),), chosen[0])
-        solution: Solution = solve(space_of(x), Binary(targets[..., None]), same, begin, tolerance=tolerance)
-        scaled = (_numbers(each[:, 0]) for each in (solution.weight, solution.bias))
-        weight[varying], bias[varying] = scaling.unscaled(*scaled)
-        outputs[:, varying] = _numbers(solution.outputs[..., 0])
+        targets = torch.from_numpy(labels[:, varying]).float().to(tensor_device(design.x))
+        fitted = _minimised(design, Binary(targets[..., None]), bias[varying, None], *chosen)
+        weight[varying], bias[varying], outputs[:, varying] = fitted
     risk = float((np.logaddexp(0, outputs) - labels * outputs).mean())
     metrics = {"risk": risk, "C": float(chosen[0]), "power": chosen[1]}
     return LinearFit(weight.astype(np.float32), bias.astype(np.float32), metrics)

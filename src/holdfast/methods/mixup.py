@@ -129,7 +129,7 @@ class GMixup(Method):
         first, second = known[torch.randperm(len(known))[:2]].tolist()
         low, high = map(float, self.settings.mix)
         part = low + (high - low) * float(torch.rand(()))
-        edges = part * self.graphons.edges[first] + (1 - part) * self.graphons.edges[second]
+        edges = part * self.graphons.chances[first] + (1 - part) * self.graphons.chances[second]
         nodes = part * self.graphons.features(first) + (1 - part) * self.graphons.features(second)
         if self.form.nodes != "numbers":
             nodes = nodes[:, :0]  # node degrees are computed from the sampled graph
@@ -137,7 +137,7 @@ class GMixup(Method):
         return inputs.cat(graphs), (first, second), part
 
 
-_STATE = {"count": "count", "links": "links", "nodes": "nodes", "chances": "edges", "known": "known"}  # key: attribute
+_STATE = ("count", "links", "nodes", "chances", "known")
 
 
 class Graphons:
@@ -147,7 +147,7 @@ class Graphons:
         self.count = torch.zeros(classes)
         self.links = torch.zeros(classes, 0, 0)  # (c, r, r) sums of adjacency matrices
         self.nodes = torch.zeros(classes, 0, 0)  # (c, r, d) sums of node features; d is 0 if nodes have none
-        self.edges = torch.zeros(classes, 0, 0)  # (c, r, r) estimated edge probabilities
+        self.chances = torch.zeros(classes, 0, 0)  # (c, r, r) estimated edge probabilities
         self.known = torch.zeros(classes, dtype=torch.bool)  # classes in the estimate
 
     @property
@@ -182,18 +182,18 @@ class Graphons:
         mean = self.links / self.count.clamp(min=1)[:, None, None]
         u, s, v = torch.linalg.svd(mean)
         large = torch.where(s < threshold * self.size**0.5, 0.0, s)
-        self.edges, self.known = ((u * large[:, None]) @ v).clamp(0, 1), self.count > 0
+        self.chances, self.known = ((u * large[:, None]) @ v).clamp(0, 1), self.count > 0
 
     def features(self, label: int) -> Tensor:
         """Return (r, d) the mean node features of a class."""
         return self.nodes[label] / self.count[label]
 
     def state_dict(self) -> dict[str, Any]:
-        return {key: getattr(self, name) for key, name in _STATE.items()}
+        return {name: getattr(self, name) for name in _STATE}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for key, name in _STATE.items():
-            setattr(self, name, state[key].clone())
+        for name in _STATE:
+            setattr(self, name, state[name].clone())
 
 
 def degree_rank(x: Graphs) -> Tensor:

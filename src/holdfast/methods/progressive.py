@@ -3,6 +3,7 @@
 F fine-tuning only; M memory slots, V words, H hidden units, C a column (Asghar et al., 2020, Table 2)
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -11,8 +12,9 @@ from holdfast.core.errors import BadInput
 from holdfast.core.settings import checked_settings, choice, retired_settings, setting
 from holdfast.methods.averaging import Wrapper
 from holdfast.methods.base import Method, StageInfo
-from holdfast.nn.growth import add_slots, add_units, add_words, growable_memories
+from holdfast.nn.growth import GrowsUnits, GrowsWords, WidenableHead, growable_memories
 from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
 
 LETTERS = "HCMV"  # in the order of growth
 
@@ -106,3 +108,40 @@ class Progressive(Wrapper):
         old = [p for p in self.method.optimizer.parameters if id(p) in trainable and id(p) not in added]
         fresh = [p for p in new if p.requires_grad]
         self.method.optimizer = self.method.make_optimizer([*old, *fresh])
+
+
+def add_slots(model: Model, slots: int, *, domain: int) -> list[nn.Parameter]:
+    """Add `slots` slots to each memory of the network and return the new parameters."""
+    memories = list(growable_memories(model))
+    if not memories:
+        raise BadInput("expand=M needs a memory with slots: use encoder memory-lstm or neck memory, or remove M")
+    return [parameter for memory in memories for parameter in memory.grow(slots, domain=domain)]
+
+
+def add_words(model: Model, words: Sequence[str], *, vectors: str | None) -> list[nn.Parameter]:
+    """Add the unknown words to the vocabulary and return the new parameters."""
+    if not isinstance(model.backbone, GrowsWords):
+        raise BadInput("expand=V needs a growable vocabulary: use encoder memory-lstm or memory-gru, or remove V")
+    return model.backbone.grow_words(words, vectors=vectors)
+
+
+def add_units(model: Model, units: int, *, worth: int, column: bool) -> list[nn.Parameter]:
+    """Add hidden units (or, with `units=0`, the number nearest to `worth` parameters); return all new parameters.
+
+    The head adapts: old features keep their weights. With `column` the head is reinitialised.
+    """
+    backbone = model.backbone
+    if not isinstance(model.neck, NoNeck):
+        raise BadInput("expand=H and expand=C need a network without a neck: remove H and C, or use neck=none")
+    if not isinstance(backbone, GrowsUnits):
+        raise BadInput("expand=H and expand=C need the encoder memory-lstm or memory-gru: use one, or remove H and C")
+    before = set(model.parameters())
+    units = units or backbone.units_for(worth, column=column)
+    at = backbone.add_column(units) if column else backbone.widen(units)
+    width = model.neck.width = int(backbone.width)  # pyright: ignore[reportArgumentType]
+    has_parameters = any(True for _ in model.head.parameters())
+    if width != len(at) or (column and has_parameters):
+        if not isinstance(model.head, WidenableHead):
+            raise BadInput("this head cannot adapt to wider features: use head=linear")
+        model.head = model.head.widened(at, width, fresh=column)
+    return [parameter for parameter in model.parameters() if parameter not in before]

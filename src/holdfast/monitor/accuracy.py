@@ -78,6 +78,11 @@ class Accuracy:
     domains: int  # left-out domains
     slope: float | None = None  # of the line that converts a change of confidence; None without drift of features
 
+    @property
+    def text(self) -> str:
+        """The estimate and its interval: `0.812 (0.744 to 0.880)`."""
+        return f"{self.estimate:.3f}" + ("" if self.low is None else f" ({self.low:.3f} to {self.high:.3f})")
+
     def json(self) -> dict[str, Any]:
         return {name: round(v, 4) if isinstance(v, float) else v for name, v in asdict(self).items()}
 

@@ -10,6 +10,7 @@ from holdfast.core.errors import BadInput
 from holdfast.monitor.check import BatchCheck
 from holdfast.monitor.drift import Finding
 from holdfast.monitor.sequence import SUFFIX
+from holdfast.stats.formatting import listed
 
 CONDITION = re.compile(r"accuracy\s*<\s*(0?\.\d+|0|1|1\.0+)")
 COSTLY = 0.02  # accuracy
@@ -50,14 +51,9 @@ def alert(check: BatchCheck, *, model: str, data: str) -> str:
     """Return the alert of a batch; empty if nothing drifted."""
     if not check.drifted:
         return ""
+    changes = listed(list(map(_change, check.drifted)), most=MAX_CHANGES)
     since = f", since {check.since}" if check.since and check.since != check.batch else ""
-    return f"{check.name}: {_changes(check.drifted)}{since}; {_cost(check)}; {_advice(check, model, data)}"
-
-
-def _changes(findings: Sequence[Finding]) -> str:
-    named = [_change(finding) for finding in findings[:MAX_CHANGES]]
-    rest = len(findings) - len(named)
-    return "drift in " + ", ".join(named) + (f" and {rest} more" if rest else "")
+    return f"{check.name}: drift in {changes}{since}; {_cost(check)}; {_advice(check, model, data)}"
 
 
 def _change(finding: Finding) -> str:
@@ -70,14 +66,12 @@ def _change(finding: Finding) -> str:
 
 
 def _cost(check: BatchCheck) -> str:
-    if check.true is not None and check.accuracy is not None:
-        before = check.accuracy.validation
-        return f"accuracy is {check.true:.3f} on {check.labelled} labelled examples, {before:.3f} before"
-    if check.accuracy is None:
-        return "its cost is not known without labels"
     own = check.accuracy
-    ends = "" if own.low is None else f" ({own.low:.3f} to {own.high:.3f})"
-    return f"accuracy is probably {own.estimate:.3f}{ends}, {own.validation:.3f} before"
+    if own is None:
+        return "its cost is not known without labels"
+    if check.true is not None:
+        return f"accuracy is {check.true:.3f} on {check.labelled} labelled examples, {own.validation:.3f} before"
+    return f"accuracy is probably {own.text}, {own.validation:.3f} before"
 
 
 def _advice(check: BatchCheck, model: str, data: str) -> str:

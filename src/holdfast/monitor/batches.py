@@ -135,7 +135,7 @@ def read_labels(path: Path, *, columns: Mapping[str, str] | None = None) -> dict
     if path.suffix.lower() not in formats.SUFFIXES:
         raise BadInput(f"--labels {path} must be a table: use a file that ends in {', '.join(formats.SUFFIXES)}")
     named = {key: value for key, value in (columns or {}).items() if key in ("id", "label")}
-    names = ColumnFinder(str(path), formats.read_schema(path).names, named).roles(("id", "label"))
+    names = ColumnFinder(str(path), formats.open_table(path).schema.names, named).roles(("id", "label"))
     labels: dict[str, str] = {}
     for number, row in enumerate(formats.iter_rows(path, list(names.values())), start=1):
         id, label = (_text(row[names[role]]) for role in ("id", "label"))

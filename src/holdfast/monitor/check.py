@@ -6,7 +6,7 @@ Shapes: n examples, c classes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -79,22 +79,22 @@ class BatchCheck:
     def json(self) -> dict[str, Any]:
         plain = ("batch", "domain", "rows", "discrepancy", "foreign", "predicted", "labelled", "compared_with")
         return {
-            **{name: _rounded(getattr(self, name)) for name in plain},
+            **_rounded({name: getattr(self, name) for name in plain}),
             "drifted": [finding.name for finding in self.drifted],
             "since": self.since,
             "accuracy": None if self.accuracy is None else self.accuracy.json(),
             "true": _rounded(self.true),
             "label_shift": None if self.shift is None else self.shift.json(),
-            "findings": [{k: _rounded(v, 6) for k, v in finding.json().items()} for finding in self.findings],
+            "findings": [_rounded(asdict(finding), 6) for finding in self.findings],
             "examples": self.examples,
             "note": self.note,
         }
 
 
 def _rounded(value: Any, digits: int = 4) -> Any:
-    if isinstance(value, float):
-        return round(value, digits)
-    return {k: round(v, digits) for k, v in value.items()} if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return {key: _rounded(each, digits) for key, each in value.items()}
+    return round(value, digits) if isinstance(value, float) else value
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +163,7 @@ class Checker:
             return BatchCheck(batch, domain, len(observed), [], None, None, shares, None, None, truth, count, note=note)
         rng = np.random.default_rng(derive(self.seed, "watch", batch, domain or ""))
         tested = observed.take(np.sort(rng.permutation(len(observed))[:MAX_TESTED]))
-        group, mask = self._group(domain), self._mask(domain)
+        group, mask = self._group(domain)
         summary = self.sequence.summary(tested)
         findings = self.findings(tested, domain, groups=groups, past=past, summary=summary)
         features = findings[0] if findings and findings[0].name == "features" else None
@@ -186,35 +186,27 @@ class Checker:
 
         With `past` batches, the test of the latest batches together has half of the level.
         """
-        group, mask = self._group(domain), self._mask(domain)
-        others = self._others(tested, mask)
+        group, mask = self._group(domain)
+        others, features, joint, level = self._others(tested, mask), None, list[Finding](), self.level / groups
         if self.reference.columns is not None:
             own = InputStatistics(numbers=tested.numbers, codes=tested.codes)
             others += compare_columns(own, self.reference.columns, group)
-        features, level = self._features(tested, mask), self.level / groups
-        joint = []
+        known = self.reference.coordinates
+        if tested.coordinates is not None and known is not None and mask.sum() >= MIN_ROWS:
+            value, p = compare_features(tested.coordinates, known[mask], seed=self.seed, median=self.median)
+            features = Finding("features", value, None, None, p)
         if past:
             joint = self.sequence.findings(past, summary or self.sequence.summary(tested), mask, level=level)
         return [*corrected(features, others, level=level, shares=2 if joint else 1), *joint]
 
-    def _mask(self, domain: str | None) -> np.ndarray:
-        """Return which examples of the reference a domain is compared with."""
-        group = self._group(domain)
-        return np.ones(len(self.reference), dtype=bool) if group == 0 else self.reference.domain == group - 1
-
-    def _group(self, domain: str | None) -> int:
-        """Return the group of the reference to compare with: 0 for all, or 1 plus the index of the domain."""
+    def _group(self, domain: str | None) -> tuple[int, np.ndarray]:
+        """Return the group to compare with, 0 for all or 1 plus the index of the domain, and which examples it has."""
         known = self.reference.domains
-        if domain not in known or (self.reference.domain == known.index(domain)).sum() < 2 * MIN_ROWS:
-            return 0
-        return 1 + known.index(domain)
-
-    def _features(self, tested: Observed, mask: np.ndarray) -> Finding | None:
-        if tested.coordinates is None or self.reference.coordinates is None or mask.sum() < MIN_ROWS:
-            return None
-        own = self.reference.coordinates[mask]
-        value, p = compare_features(tested.coordinates, own, seed=self.seed, median=self.median)
-        return Finding("features", value, None, None, p)
+        index = known.index(domain) if domain in known else -1
+        mask = self.reference.domain == index
+        if index < 0 or mask.sum() < 2 * MIN_ROWS:
+            return 0, np.ones(len(self.reference), dtype=bool)
+        return 1 + index, mask
 
     def _others(self, tested: Observed, mask: np.ndarray) -> list[Finding]:
         """Test the predictions and the statistics of the inputs."""

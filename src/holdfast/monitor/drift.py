@@ -7,9 +7,8 @@ else with tests of single variables. Shapes: n and m examples, d axes, r permuta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from scipy.spatial.distance import cdist
@@ -37,9 +36,6 @@ class Finding:
     p: float
     corrected: float = 1.0  # p value, corrected for all tests of the batch
     drifted: bool = False
-
-    def json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def kernel(x: np.ndarray, y: np.ndarray, median: float) -> np.ndarray:

@@ -13,13 +13,12 @@ import torch
 
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
-from holdfast.data.input_statistics import InputStatistics, input_statistics
+from holdfast.data.input_statistics import input_statistics
 from holdfast.data.raw import Raw
 from holdfast.folders.format import SavedModel
-from holdfast.prediction.outputs import predict_examples
 from holdfast.prediction.predict import class_indices, target_numbers
 from holdfast.uncertainty.arrays import Predicted
-from holdfast.uncertainty.reference import Reference, reference_outputs
+from holdfast.uncertainty.reference import ROWS, Reference, reference_of
 
 FOREIGN_ROWS = "foreign rows"
 FIT_AGAIN = "fit the model again, or pass examples of its training domains with --reference FILE"
@@ -83,23 +82,16 @@ def check_watchable(saved: SavedModel) -> Reference:
 
 def observe(saved: SavedModel, raw: Raw, reference: Reference, *, device: torch.device | str = "cpu") -> Observed:
     """Predict examples and compute their statistics."""
-    return observed_of(saved, raw, predict_examples(saved, raw, device=device), reference, device=device)
+    return observed_of(saved, raw, saved.predict(raw, device=device), reference)
 
 
-def statistics_of(saved: SavedModel, raw: Raw) -> InputStatistics:
-    """Return the statistics of inputs with the columns of the model."""
-    return input_statistics(raw, np.arange(len(raw)), schema=saved.encoder.schema, names=saved.columns)
-
-
-def observed_of(
-    saved: SavedModel, raw: Raw, predicted: Predicted, reference: Reference, *, device: torch.device | str = "cpu"
-) -> Observed:
+def observed_of(saved: SavedModel, raw: Raw, predicted: Predicted, reference: Reference) -> Observed:
     """Compute the statistics of examples that were predicted."""
-    outputs, inputs, coordinates = predicted.first.astype(np.float32), statistics_of(saved, raw), None
+    inputs = input_statistics(raw, np.arange(len(raw)), schema=saved.encoder.schema, names=saved.columns)
+    outputs, coordinates = predicted.first.astype(np.float32), None
     answers = predicted.values.astype(np.float32) if saved.members else outputs
     if reference.projection is not None:
-        features = saved.observe(raw, device=device).features if predicted.features is None else predicted.features
-        coordinates = reference.projection(features)
+        coordinates = reference.projection(predicted.features)
     unknown = inputs.unknown_words(reference.vocabulary)
     about = {"lengths": inputs.lengths, "unknown": unknown, "numbers": inputs.numbers, "codes": inputs.codes}
     return Observed(outputs, answers, predicted.foreign, coordinates, **about)
@@ -107,24 +99,15 @@ def observed_of(
 
 def build_reference(saved: SavedModel, dataset: Dataset, *, device: torch.device | str, seed: int = 0) -> Reference:
     """Return a reference of user-supplied examples, half of which determine the axes and the vocabulary."""
-    from holdfast.uncertainty.reference import AXIS_ROWS, ROWS, Columns, Projection, vocabulary_of
-
     if len(dataset) < 40:
         raise BadInput(f"{dataset.name} has {len(dataset)} examples: a reference needs at least 40")
     order = np.random.default_rng(seed).permutation(len(dataset))
     seen, rows = order[: len(order) // 2], order[len(order) // 2 :][:ROWS]
-    first, own = (saved.observe(dataset.subset(each).raw, device=device) for each in (seen[:AXIS_ROWS], rows))
-    projection = Projection.fit(first.features, seed=seed)
-    inputs = statistics_of(saved, dataset.subset(rows).raw)
-    vocabulary = vocabulary_of(statistics_of(saved, dataset.subset(seen).raw))
-    domain = dataset.domain[rows]
-    outputs = reference_outputs(own.outputs, saved.predicts, saved.calibration, saved.model.scale)
-    return Reference(
-        domains=dataset.domains, domain=domain, outputs=outputs, y=targets_of(saved, dataset)[rows],
-        foreign=None if saved.calibration is None else saved.calibration.foreign.percentiles(own.features),
-        coordinates=None if projection is None else projection(own.features), lengths=inputs.lengths,
-        unknown=inputs.unknown_words(vocabulary), vocabulary=vocabulary, projection=projection,
-        columns=Columns.of(inputs, domain, len(dataset.domains)),
+    return reference_of(
+        dataset, seen, rows, targets_of(saved, dataset)[rows],
+        lambda chosen: saved.observe(dataset.subset(chosen).raw, device=device),
+        saved.predicts, saved.calibration, saved.model.scale,
+        schema=saved.encoder.schema, columns=saved.columns, seed=seed,
     )  # fmt: skip
 
 

@@ -9,11 +9,10 @@ from holdfast.monitor.check import FOREIGN, BatchCheck
 from holdfast.report.axes import Axis
 from holdfast.report.marks import Errors, Mark, Points, Stroke
 from holdfast.report.plots import COLOURS, Plot
-from holdfast.report.sections import Cell
+from holdfast.report.sections import EMPTY, Cell, number_cell, word_cell
 from holdfast.report.terminal import Grid
 
 MAX_FINDINGS = 20
-EMPTY: Cell = ("", None)
 
 
 def batch_grid(checks: Sequence[BatchCheck]) -> Grid:
@@ -31,23 +30,15 @@ def batch_grid(checks: Sequence[BatchCheck]) -> Grid:
 def _cells(check: BatchCheck) -> list[Cell]:
     own = check.accuracy
     drift = check.note or (f"{len(check.drifted)} of {len(check.findings)} tests" if check.drifted else "no")
-    accuracy = EMPTY
-    if own is not None:
-        ends = "" if own.low is None else f" ({own.low:.3f} to {own.high:.3f})"
-        accuracy = (f"{own.estimate:.3f}{ends}", own.estimate)
     return [
-        (f"{check.rows:,}", check.rows),
-        (drift, None),
-        _number(min((finding.corrected for finding in check.findings), default=None), ".2g"),
-        _number(check.foreign, ".1%"),
-        accuracy,
-        _number(None if own is None else own.unseen, ".2f"),
+        number_cell(check.rows),
+        word_cell(drift),
+        number_cell(min((finding.corrected for finding in check.findings), default=None), ".2g"),
+        number_cell(check.foreign, ".1%"),
+        EMPTY if own is None else (own.text, own.estimate),
+        number_cell(None if own is None else own.unseen, ".2f"),
         EMPTY if check.true is None else (f"{check.true:.3f} (n={check.labelled})", check.true),
     ]
-
-
-def _number(value: float | None, form: str) -> Cell:
-    return EMPTY if value is None else (format(value, form), value)
 
 
 def finding_grid(check: BatchCheck) -> Grid:
@@ -55,8 +46,8 @@ def finding_grid(check: BatchCheck) -> Grid:
     ordered = sorted(check.findings, key=lambda finding: (finding.corrected, finding.p))[:MAX_FINDINGS]
     lines = []
     for finding in ordered:
-        cells = [_number(value, ".4g") for value in (finding.statistic, finding.value, finding.expected)]
-        cells += [_number(finding.corrected, ".2g"), ("yes" if finding.drifted else "", None)]
+        cells = [number_cell(value, ".4g") for value in (finding.statistic, finding.value, finding.expected)]
+        cells += [number_cell(finding.corrected, ".2g"), word_cell("yes" if finding.drifted else "")]
         lines.append((finding.name, cells))
     about = (
         f"Compared with {check.compared_with}. Statistic: maximum mean discrepancy of features, total variation of "
@@ -69,7 +60,7 @@ def example_grid(check: BatchCheck) -> Grid:
     """Examples that are most typical of the batch and least typical of the reference."""
     keys = [key for key in ("prediction", "confidence", "foreign", "drift", "input") if key in check.examples[0]]
     lines: list[tuple[str, list[Cell]]] = [
-        (str(example.get("id", example.get("row"))), [(str(example[key]), None) for key in keys])
+        (str(example.get("id", example.get("row"))), [word_cell(str(example[key])) for key in keys])
         for example in check.examples
     ]
     about = "Examples that are common in the batch and rare among the held-out examples of the model."
@@ -79,60 +70,52 @@ def example_grid(check: BatchCheck) -> Grid:
 def timeline(history: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     """Draw accuracy and drift over the batches of the history; one pair (title, figure) per figure."""
     domains = list(dict.fromkeys(entry["domain"] for entry in history))
-    figures = [("Accuracy over time", _accuracy(history, domains)), ("Drift over time", _drift(history, domains))]
-    return [(title, figure) for title, figure in figures if figure]
-
-
-def _accuracy(history: Sequence[dict[str, Any]], domains: Sequence[str | None]) -> str:
-    marks: list[Mark] = []
+    estimated, drift = list[Mark](), list[Mark]()
     for index, domain in enumerate(domains):
-        entries = [e for e in history if e["domain"] == domain and e["accuracy"] is not None]
+        own = [entry for entry in history if entry["domain"] == domain]
         colour, name = COLOURS[index % len(COLOURS)], domain or "all"
-        if not entries:
-            continue
-        own = [e["accuracy"] for e in entries]
-        known = [a["low"] is not None for a in own]
-        errors = Errors(
-            [a["high"] - a["estimate"] if k else 0 for a, k in zip(own, known, strict=True)],
-            [a["estimate"] - a["low"] if k else 0 for a, k in zip(own, known, strict=True)],
-        )
-        x, estimates = [_place(e) for e in entries], [a["estimate"] for a in own]
-        marks.append(Points(
-            x, estimates, _tips(x, estimates), name=f"{name}, estimated", colour=colour, errors=errors,
-            line=Stroke(colour),
-        ))  # fmt: skip
-        true = [e for e in entries if e["true"] is not None]
-        if true:
-            x, scores = [_place(e) for e in true], [e["true"] for e in true]
-            marks.append(Points(
-                x, scores, _tips(x, scores), name=f"{name}, true", colour=colour, symbol="x", size=10,
-            ))  # fmt: skip
-    if not marks:
-        return ""
-    return Plot(*marks, x=Axis(names=()), y=Axis("accuracy")).html("watch-accuracy", height=360)
+        estimated += _accuracies([entry for entry in own if entry["accuracy"] is not None], name, colour)
+        if tested := [entry for entry in own if entry["discrepancy"] is not None]:
+            drift.append(_discrepancies(tested, name, colour))
+    figures = []
+    if estimated:
+        figure = Plot(*estimated, x=Axis(names=()), y=Axis("accuracy"))
+        figures.append(("Accuracy over time", figure.html("watch-accuracy", height=360)))
+    if drift:
+        figure = Plot(*drift, x=Axis(names=()), y=Axis("squared discrepancy of features"))
+        figures.append(("Drift over time", figure.html("watch-drift", height=320)))
+    return figures
 
 
-def _tips(places: Sequence[str], values: Sequence[float]) -> list[str]:
-    return [f"{place}: {value:.3f}" for place, value in zip(places, values, strict=True)]
+def _accuracies(entries: Sequence[dict[str, Any]], name: str, colour: str) -> list[Mark]:
+    """Return estimates with their intervals as a line, and the true accuracies."""
+    own = [entry["accuracy"] for entry in entries]
+    above, below = (
+        [0.0 if a[end] is None else abs(a[end] - a["estimate"]) for a in own] for end in ("high", "low")
+    )  # fmt: skip
+    estimated = [(_place(entry), entry["accuracy"]["estimate"]) for entry in entries]
+    true = [(_place(entry), entry["true"]) for entry in entries if entry["true"] is not None]
+    marks = list[Mark]()
+    if estimated:
+        errors, line = Errors(above, below), Stroke(colour)
+        marks.append(_series(estimated, f"{name}, estimated", colour, errors=errors, line=line))
+    if true:
+        marks.append(_series(true, f"{name}, true", colour, symbol="x", size=10))
+    return marks
 
 
-def _drift(history: Sequence[dict[str, Any]], domains: Sequence[str | None]) -> str:
-    marks = []
-    for index, domain in enumerate(domains):
-        entries = [e for e in history if e["domain"] == domain and e["discrepancy"] is not None]
-        if not entries:
-            continue
-        colour, x = COLOURS[index % len(COLOURS)], [_place(e) for e in entries]
-        states = [", ".join(e["drifted"][:5]) or "no drift" for e in entries]
-        tips = [f"{p}: {e['discrepancy']:.4f}, {s}" for p, e, s in zip(x, entries, states, strict=True)]
-        marks.append(Points(
-            x, [e["discrepancy"] for e in entries], tips, name=domain or "all", colour=colour,
-            size=[11 if e["drifted"] else 6 for e in entries], line=Stroke(colour),
-        ))  # fmt: skip
-    if not marks:
-        return ""
-    y = Axis("squared discrepancy of features")
-    return Plot(*marks, x=Axis(names=()), y=y).html("watch-drift", height=320)
+def _series(points: Sequence[tuple[str, float]], name: str, colour: str, **options: Any) -> Points:
+    places, values = zip(*points, strict=True)
+    tips = [f"{place}: {value:.3f}" for place, value in points]
+    return Points(places, values, tips, name=name, colour=colour, **options)
+
+
+def _discrepancies(entries: Sequence[dict[str, Any]], name: str, colour: str) -> Mark:
+    places, values = list(map(_place, entries)), [entry["discrepancy"] for entry in entries]
+    states = [", ".join(entry["drifted"][:5]) or "no drift" for entry in entries]
+    tips = [f"{place}: {value:.4f}, {state}" for place, value, state in zip(places, values, states, strict=True)]
+    sizes = [11 if entry["drifted"] else 6 for entry in entries]
+    return Points(places, values, tips, name=name, colour=colour, size=sizes, line=Stroke(colour))
 
 
 def _place(entry: dict[str, Any]) -> str:

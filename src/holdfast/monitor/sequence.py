@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -52,6 +52,7 @@ class SequenceTest:
     reference: Reference
     predicts: str
     seed: int = 0
+    spectra: dict[bytes, np.ndarray] = field(default_factory=dict)  # of selections of the reference
 
     @cached_property
     def digest(self) -> str:
@@ -86,10 +87,6 @@ class SequenceTest:
         """Random features of the reference, (m, k)."""
         assert self.reference.coordinates is not None
         return self._random_features(self.reference.coordinates)
-
-    @cached_property
-    def _spectra(self) -> dict[bytes, np.ndarray]:
-        return {}
 
     @cached_property
     def _values(self) -> dict[str, np.ndarray]:
@@ -157,13 +154,13 @@ class SequenceTest:
         """Return the eigenvalues (k,) of the covariance of the random features of one example."""
         # one decomposition (k, k) per selection of the reference: the same domain is tested batch after batch
         key = mask.tobytes()
-        if key not in self._spectra:
-            self._spectra[key] = np.linalg.eigvalsh(np.cov(self._known[mask].T)).clip(0)
-        return self._spectra[key]
+        if key not in self.spectra:
+            self.spectra[key] = np.linalg.eigvalsh(np.cov(self._known[mask].T)).clip(0)
+        return self.spectra[key]
 
     def _others(self, latest: Sequence[Summary], earlier: Sequence[Summary], mask: np.ndarray) -> list[Finding]:
         """Compare the counts of predicted classes and of binned values."""
-        findings = []
+        findings = list[Finding]()
         if self.predicts == "classes":
             answers = self.reference.outputs[mask].argmax(axis=1)
             known = np.bincount(answers, minlength=self.reference.outputs.shape[1])
@@ -171,9 +168,13 @@ class SequenceTest:
             findings.append(compare_counts("predictions", own, known + before))
         for name, values in self._values.items():
             known = _binned(_finite(values[mask]), self._edges[name])
-            if all(name in each for each in latest):
-                findings.append(_compare_bins(name, _total(latest, name, known), known + _total(earlier, name, known)))
-        return [finding for finding in findings if finding is not None]
+            if not all(name in each for each in latest):
+                continue
+            counts = np.stack([_total(latest, name, known), known + _total(earlier, name, known)])
+            if counts.sum(axis=1).min() >= MIN_ROWS:  # with few known values the p value is not reliable
+                distance, p = ks_test_of_counts(counts)
+                findings.append(Finding(name, distance, None, None, p))
+        return findings
 
 
 def _rows(summaries: Sequence[Summary]) -> int:
@@ -207,16 +208,6 @@ def _finite(values: np.ndarray) -> np.ndarray:
 def _binned(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Return the number of values per bin, (b,)."""
     return np.bincount(np.searchsorted(edges, values, side="left"), minlength=len(edges) + 1)
-
-
-def _compare_bins(name: str, own: np.ndarray, known: np.ndarray) -> Finding | None:
-    """Compare binned values by the test of Kolmogorov and Smirnov at the edges of the bins."""
-    # with few known values the p value is not reliable
-    counts = np.stack([own, known])
-    if counts.sum(axis=1).min() < MIN_ROWS:
-        return None
-    distance, p = ks_test_of_counts(counts)
-    return Finding(name, distance, None, None, p)
 
 
 def past_batches(history: Sequence[Mapping[str, Any]], domain: str | None) -> list[Past]:

@@ -26,6 +26,7 @@ from holdfast.monitor.sequence import past_batches
 from holdfast.monitor.state import Entry, add_entries, entry_of, first_drifted, read_history
 from holdfast.report.page import write_watch
 from holdfast.report.terminal import Grid
+from holdfast.stats.formatting import shortened
 from holdfast.train.workspace import choose_device
 
 SHOWN_TEXT = 120  # characters of an input in the report
@@ -111,19 +112,18 @@ def watch(
     checker = model_checker(saved, level=level, seed=seed)
     version = file_digest(current_folder(folder) / WEIGHTS)[:16]
     place = folder if state is None else Path(state)
-    history = [*read_history(place, version)]
-    sources: list[tuple[str, str, Batch | Observed]] = []  # name, digest of the rows, and the batch
+    history = read_history(place, version)
     if is_log(data):
         if labels is not None or by is not None:
             raise BadInput(f"{data} is the log of a server, which has no ids and no columns: remove --labels and --by")
-        sources += [(name, "log", observed) for name, observed in read_log(Path(str(data)), known, rows=rows)]
+        sources = [(name, "log", each) for name, each in read_log(Path(str(data)), known, rows=rows)]
     else:
         batches, read_notes = read_batches(saved, data, by=by, rows=rows, columns=columns, skip_bad=skip_bad)
         notes += read_notes
         if labels is not None:
             batches, label_notes = with_labels(batches, read_labels(Path(labels), columns=columns), saved)
             notes += label_notes
-        sources += [(each.name, each.dataset.raw.digest(np.arange(len(each.ids)))[:16], each) for each in batches]
+        sources = [(each.name, each.dataset.raw.digest(np.arange(len(each.ids)))[:16], each) for each in batches]
     present = {(digest, name) for name, digest, _ in sources}
     history = [entry for entry in history if (entry["data"], entry["batch"]) not in present]  # these are checked again
     checks, entries = [], []
@@ -135,10 +135,9 @@ def watch(
             results = _checks(checker, source, observed, history, show_inputs=show_inputs)
         for check in results:
             entry = entry_of(check.json(), check.summary, model=version, data=digest)
-            history = [*history, entry]
-            check = replace(check, since=first_drifted(history, check.domain))
-            entry["since"] = check.since
-            checks.append(check)
+            history.append(entry)
+            entry["since"] = first_drifted(history, check.domain)
+            checks.append(replace(check, since=entry["since"]))
             entries.append(entry)
     if keep:
         add_entries(place, entries)
@@ -168,10 +167,9 @@ def _checks(
     checker: Checker, batch: Batch, observed: Observed, history: Sequence[Entry], *, show_inputs: bool
 ) -> list[BatchCheck]:
     """Check a batch as a whole and each of its domains."""
-    domains = batch.domains
-    groups: list[tuple[str | None, np.ndarray]] = list(domains.items())
-    if len(domains) != 1:
-        groups = [(None, np.arange(len(observed))), *groups]
+    groups: list[tuple[str | None, np.ndarray]] = list(batch.domains.items())
+    if len(groups) != 1:
+        groups.insert(0, (None, np.arange(len(observed))))
     checks = []
     for domain, rows in groups:
         past = past_batches(history, domain)
@@ -183,11 +181,9 @@ def _checks(
 
 def _named(example: dict[str, Any], batch: Batch, rows: np.ndarray, show_inputs: bool) -> dict[str, Any]:
     """Replace the position of an example by its id, and add its text if requested."""
-    position = int(rows[example["row"]])
-    named = {"id": batch.ids[position], **{key: value for key, value in example.items() if key != "row"}}
-    if show_inputs:
-        named["input"] = _shown(batch.dataset, position)
-    return named
+    position = int(rows[example.pop("row")])
+    shown = {"input": _shown(batch.dataset, position)} if show_inputs else {}
+    return {"id": batch.ids[position], **example, **shown}
 
 
 def _shown(dataset: Dataset, row: int) -> str:
@@ -197,7 +193,7 @@ def _shown(dataset: Dataset, row: int) -> str:
     value = dataset.raw.take(np.asarray([row]))
     first = value[0] if isinstance(value, list) else ""
     text = " / ".join(first) if isinstance(first, tuple) else first if isinstance(first, str) else ""
-    return text if len(text) <= SHOWN_TEXT else text[: SHOWN_TEXT - 1] + "…"
+    return shortened(text, SHOWN_TEXT)
 
 
 def model_checker(saved: SavedModel, *, level: float = LEVEL, seed: int = 0, brief: bool = False) -> Checker:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
-from holdfast.core.settings import checked_settings, setting
+from holdfast.core.settings import checked_settings, keywords_of, setting
 from holdfast.core.tape import record
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.companion import GeneralEncoder
@@ -26,8 +26,7 @@ class ConcatenatedStates(nn.Module):
 
     def __init__(self, width: int, second: GeneralEncoder) -> None:
         super().__init__()
-        if second.width != width:
-            raise BadInput(f"the general model has width {second.width}, the domain model {width}: use equal widths")
+        second.check_width(width)
         self.second, self.width = second, 2 * width
         self.settings: dict[str, Any] = {"frozen": second.frozen is not None, "digest": second.digest}
 
@@ -62,15 +61,17 @@ class Fusion(nn.Module):
 
     Settings = FusionSettings
 
-    def __init__(self, width: int, outputs: int, **settings: Any) -> None:
+    @keywords_of(FusionSettings)
+    def __init__(self, width: int, outputs: int, settings: FusionSettings) -> None:
         super().__init__()
-        options = FusionSettings(**settings)
-        self.outputs, self.add = outputs, options.add
-        self.settings = {"width": width, "outputs": outputs, **asdict(options)}
-        half, dense = width // 2, {"dropout": options.dropout, "layers": options.layers}
+        self.outputs, self.add = outputs, settings.add
+        self.settings = {"width": width, "outputs": outputs, **asdict(settings)}
+        half = width // 2
         self.heads = nn.ModuleList(
-            Dense(half, outputs, **dense) if options.kind == "dense" else Linear(half, outputs)
-            for _ in range(1 if options.shared else 2)
+            Dense(half, outputs, dropout=settings.dropout, layers=settings.layers)
+            if settings.kind == "dense"
+            else Linear(half, outputs)
+            for _ in range(1 if settings.shared else 2)
         )
 
     @classmethod

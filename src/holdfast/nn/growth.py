@@ -1,22 +1,16 @@
-"""Growing networks: more slots, words, hidden units or columns.
+"""Interfaces of parts that can grow, and the expansion of their tensors, which keeps old entries as they are.
 
 Shapes: g directions, r rows, k gate blocks, h hidden units, i inputs, o outputs, d feature width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_at_least
+from holdfast.core.errors import check_at_least
 from holdfast.nn.memory.read import Growable
-from holdfast.nn.necks import NoNeck
-
-if TYPE_CHECKING:
-    from holdfast.nn.model import Model
 
 
 @runtime_checkable
@@ -95,40 +89,3 @@ def growable_memories(model: nn.Module) -> Iterator[Growable]:
         return
     for child in model.children():
         yield from growable_memories(child)
-
-
-def add_slots(model: Model, slots: int, *, domain: int) -> list[nn.Parameter]:
-    """Add `slots` slots to each memory of the network and return the new parameters."""
-    memories = list(growable_memories(model))
-    if not memories:
-        raise BadInput("expand=M needs a memory with slots: use encoder memory-lstm or neck memory, or remove M")
-    return [parameter for memory in memories for parameter in memory.grow(slots, domain=domain)]
-
-
-def add_words(model: Model, words: Sequence[str], *, vectors: str | None) -> list[nn.Parameter]:
-    """Add the unknown words to the vocabulary and return the new parameters."""
-    if not isinstance(model.backbone, GrowsWords):
-        raise BadInput("expand=V needs a growable vocabulary: use encoder memory-lstm or memory-gru, or remove V")
-    return model.backbone.grow_words(words, vectors=vectors)
-
-
-def add_units(model: Model, units: int, *, worth: int, column: bool) -> list[nn.Parameter]:
-    """Add hidden units (or, with `units=0`, the number nearest to `worth` parameters); return all new parameters.
-
-    The head adapts: old features keep their weights. With `column` the head is reinitialised.
-    """
-    backbone = model.backbone
-    if not isinstance(model.neck, NoNeck):
-        raise BadInput("expand=H and expand=C need a network without a neck: remove H and C, or use neck=none")
-    if not isinstance(backbone, GrowsUnits):
-        raise BadInput("expand=H and expand=C need the encoder memory-lstm or memory-gru: use one, or remove H and C")
-    before = set(model.parameters())
-    units = units or backbone.units_for(worth, column=column)
-    at = backbone.add_column(units) if column else backbone.widen(units)
-    width = model.neck.width = int(backbone.width)  # pyright: ignore[reportArgumentType]
-    has_parameters = any(True for _ in model.head.parameters())
-    if width != len(at) or (column and has_parameters):
-        if not isinstance(model.head, WidenableHead):
-            raise BadInput("this head cannot adapt to wider features: use head=linear")
-        model.head = model.head.widened(at, width, fresh=column)
-    return [parameter for parameter in model.parameters() if parameter not in before]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
-from holdfast.core.settings import checked_settings, setting
+from holdfast.core.settings import checked_settings, keywords_of, setting
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.growth import expand_inputs
 
@@ -83,14 +83,14 @@ class Dense(nn.Module):
 
     Settings = DenseSettings
 
-    def __init__(self, width: int, outputs: int, **settings: Any) -> None:
+    @keywords_of(DenseSettings)
+    def __init__(self, width: int, outputs: int, settings: DenseSettings) -> None:
         super().__init__()
-        options = DenseSettings(**settings)
         self.outputs = outputs
-        self.settings = {"width": width, "outputs": outputs, **asdict(options)}
-        self.dropout = nn.Dropout(options.dropout)
+        self.settings = {"width": width, "outputs": outputs, **asdict(settings)}
+        self.dropout = nn.Dropout(settings.dropout)
         self.dense, self.out = nn.Linear(width, width), nn.Linear(width, outputs)
-        self.more = nn.ModuleList(nn.Linear(width, width) for _ in range(options.layers - 1))
+        self.more = nn.ModuleList(nn.Linear(width, width) for _ in range(settings.layers - 1))
 
     @classmethod
     def build(cls, width: int, classes: Sequence[str], encoder: Backbone, **settings: Any) -> Self:

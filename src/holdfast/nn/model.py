@@ -4,31 +4,19 @@ Shapes: b batch, d width, c classes.
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, Protocol, Self, cast, runtime_checkable
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput
+from holdfast.accel.cast import weights_cast_once
 from holdfast.core.inputs import Inputs
-from holdfast.nn.adapters import adapter_rank, add_adapters
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.cast import weights_cast_once
-from holdfast.nn.experts.graft import ExpertsNeck, expert_layers
-from holdfast.nn.experts.layer import SparseMoE
-from holdfast.nn.graft.insert import Attachable, prompt_parameters
-from holdfast.nn.memory.bank import SegmentedSlots
-from holdfast.nn.memory.neck import MemoryBlend
-from holdfast.nn.memory.product_key import ProductKeyMemory
-from holdfast.nn.memory.queue import SyntheticMemory
+from holdfast.nn.graft.insert import Attachable
 from holdfast.nn.memory.recall import Recall
+from holdfast.nn.tuning import eval_frozen
 
-MODES = (
-    "full, frozen, lp-ft (head first, then full), lora:R (adapters of rank R), last:N (the last N blocks) or head+cls"
-)
-COMPLETE = ("full", "lp-ft")  # the complete backbone is trained
 ENCODER = "encoder"  # its rate is that of the run
-MEMORIES = (MemoryBlend, SegmentedSlots, ProductKeyMemory, SyntheticMemory)
 
 
 @runtime_checkable
@@ -79,7 +67,7 @@ class Model(nn.Module):
     @property
     def prediction_batch(self) -> tuple[int, int] | None:
         """Batch size and shuffle seed of predictions if other examples change a prediction, else None."""
-        modules = (self.neck, *expert_layers(self.backbone))
+        modules = (module for part in (self.neck, self.backbone) for module in part.modules())
         batches = (module.prediction_batch for module in modules if isinstance(module, BatchDependent))
         return next((batch for batch in batches if batch), None)
 
@@ -126,70 +114,18 @@ class Model(nn.Module):
         return self
 
 
-def check_mode(mode: str) -> None:
-    """Raise an error for an unknown tuning mode."""
-    name, _, count = mode.partition(":")
-    last = name == "last" and count.isdigit() and int(count) > 0
-    if mode not in (*COMPLETE, "frozen", "head+cls") and not last and not adapter_rank(mode):
-        raise BadInput(f"unknown tuning '{mode}': use {MODES}")
-
-
-def tune(backbone: Backbone, mode: str, neck: nn.Module | None = None) -> None:
-    """Set `requires_grad` in the backbone; expert layers that the neck inserted are always trained."""
-    check_mode(mode)
-    backbone.requires_grad_(mode in COMPLETE)
-    if mode not in (*COMPLETE, "head+cls") and prompt_parameters(backbone):
-        raise BadInput(f"--tune {mode} freezes the prompts: use --tune head+cls or full")
-    if rank := adapter_rank(mode):
-        if expert_layers(backbone):
-            raise BadInput(f"--tune {mode} freezes the experts: use --tune full or last:N")
-        add_adapters(backbone, rank)
-    for parameter in backbone.class_token() if mode == "head+cls" else ():
-        parameter.requires_grad_(True)
-    if mode.startswith("last:"):
-        blocks, count = backbone.blocks(), int(mode.removeprefix("last:"))
-        if count > len(blocks):
-            raise BadInput(f"--tune {mode} exceeds the {len(blocks)} blocks of this backbone: use last:{len(blocks)}")
-        for block in blocks[-count:]:
-            block.requires_grad_(True)
-    experts = [p for layer in expert_layers(backbone) for p in layer.parameters()]
-    if isinstance(neck, ExpertsNeck):
-        for parameter in experts:
-            parameter.requires_grad_(True)
-    if experts and not any(p.requires_grad for p in experts):
-        raise BadInput(f"--tune {mode} freezes the experts: use --tune full or last:N")
-
-
-def eval_frozen(module: nn.Module) -> tuple[bool, bool]:
-    """Switch every module without trainable parameters to evaluation mode: no dropout, no batch statistics.
-
-    Returns whether the module has parameters, and trainable ones.
-    """
-    own = [p for p in module._parameters.values() if p is not None]
-    below = [eval_frozen(child) for child in module.children()]
-    has = bool(own) or any(some for some, _ in below)
-    learns = any(p.requires_grad for p in own) or any(trained for _, trained in below)
-    if has and not learns:
-        module.eval()
-    return has, learns
-
-
 def part_names(model: Model) -> dict[nn.Parameter, str]:
     """Return the part that each parameter belongs to: a name in `RATE_PARTS`, or `encoder`.
 
-    Memories and expert layers count as such wherever they are; a parameter that head and backbone share belongs to
-    the encoder.
+    A module that declares its `rate_part`, such as a memory, counts as that part wherever it is; a parameter that head
+    and backbone share belongs to the encoder.
     """
     names = dict.fromkeys(model.head.parameters(), "head")
     names |= dict.fromkeys(model.neck.parameters(), "neck")
     names |= dict.fromkeys(model.backbone.parameters(), ENCODER)
-    for module in model.modules():
-        if isinstance(module, MEMORIES):
-            names |= dict.fromkeys(module.parameters(), "memory")
-        elif callable(learned := getattr(module, "learned", None)):  # of a general memory, without its network
-            names |= dict.fromkeys(cast(nn.Module, learned()).parameters(), "memory")
-        elif isinstance(module, SparseMoE):
-            names |= dict.fromkeys(module.parameters(), "experts") | dict.fromkeys(module.router.parameters(), "router")
+    for module in model.modules():  # a part comes before the parts in it
+        if part := getattr(module, "rate_part", ""):
+            names |= dict.fromkeys(module.parameters(), part)
     return names
 
 

@@ -3,12 +3,13 @@
 Shapes: b batch, d width.
 """
 
-from typing import Any
+from dataclasses import asdict
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from holdfast.core.settings import keywords_of
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.graft.insert import InsertingNeck, append_layer
 from holdfast.nn.memory.block import BlockSettings, MemoryBlock
@@ -68,10 +69,11 @@ class ParameterControl(nn.Module):
 
     Settings = BlockSettings
 
-    def __init__(self, width: int, **settings: Any) -> None:
+    @keywords_of(BlockSettings)
+    def __init__(self, width: int, settings: BlockSettings) -> None:
         super().__init__()
-        self.width, options = width, BlockSettings(**settings)
-        self.first, self.second = MemoryBlock(width, options), MemoryBlock(width, options)
+        self.width = width
+        self.first, self.second = MemoryBlock(width, settings), MemoryBlock(width, settings)
 
     def forward(self, z: Tensor) -> Tensor:
         for block in (self.first, self.second):
@@ -94,10 +96,11 @@ class MatchedControl(nn.Module):
 
     Settings = HeterogeneousSettings
 
-    def __init__(self, width: int, classes: int, **settings: Any) -> None:
+    @keywords_of(HeterogeneousSettings)
+    def __init__(self, width: int, classes: int, settings: HeterogeneousSettings) -> None:
         super().__init__()
         with torch.device("meta"):
-            memory = HeterogeneousMemory(width, classes, **settings)
+            memory = HeterogeneousMemory(width, classes, **asdict(settings))
         self.width, self.options = memory.width, memory.options
         inner, blocks = width + memory.labels.embedding_dim, (memory.first is not None) + (memory.second is not None)
         total = sum(p.numel() for p in memory.parameters()) - memory.labels.embedding_dim

@@ -30,7 +30,6 @@ from holdfast.uncertainty.mixture import (
     Predictions,
     averaged,
     predictions_of,
-    scores_of,
     stored_outputs,
     test_fields,
     weights_of,
@@ -69,29 +68,28 @@ def combine(records: Sequence[RunRecord], workspace: Workspace) -> list[RunRecor
     if any(record.spec.get("task") not in EXAMPLE_TASKS or len(record.stages) != 1 for record in records):
         return []
     assert workspace.out is not None
-    rows = [record.spec.get("rows") or 0 for record in records if not is_simple(record)]
-    if not rows:
+    sizes = [record.spec.get("rows") or 0 for record in records if not is_simple(record)]
+    if not sizes:
         return []
-    size = 0 if 0 in rows else max(rows)
-    records, out = [each for each in records if (each.spec.get("rows") or 0) == size], workspace.out
+    size, out = 0 if 0 in sizes else max(sizes), workspace.out
     workspace = workspace.sampled(size)
-    candidates = [r for group in _complete_groups(records) for r in group if r.spec["method"] not in CONSTANT]
-    runs = [_read(record, workspace) for record in candidates]
-    known = [run for run in runs if run is not None]
-    if len(known) < len(runs):
-        missing = len(runs) - len(known)
+    groups = _complete_groups([each for each in records if (each.spec.get("rows") or 0) == size])
+    candidates = [record for group in groups for record in group if record.spec["method"] not in CONSTANT]
+    known = [run for record in candidates if (run := _read(record, workspace)) is not None]
+    if missing := len(candidates) - len(known):
         workspace.notes.append(f"runs were not combined: the outputs of {missing} runs are missing, use a new --out")
         return []
-    if not known:
+    trained, simple = ([run for run in known if is_simple(run.record) is which] for which in (False, True))
+    if not trained:
         return []
-    task = _task(known[0].record)
-    networks = _best_networks([run for run in known if not is_simple(run.record)])
-    stacks = _stacks(networks, [run for run in known if is_simple(run.record)], task)
-    combined = [*_soups([run for run in known if not is_simple(run.record)], workspace, task), *stacks.values()]
+    first = trained[0].record
+    task = _task(first)
+    networks = _best_networks(trained)
+    stacks = _stacks(networks, simple, task)
+    combined = [*_soups(trained, workspace, task), *stacks.values()]
     for method, runs_by_place in ((ENSEMBLE, networks), (STACK_ENSEMBLE, stacks)):
         combined += _over_seeds(method, runs_by_place, task)
-    first = next((run.record for run in known if not is_simple(run.record)), None)
-    shared = {} if first is None else {name: first.spec[name] for name in KEPT if name in first.spec}
+    shared = {name: first.spec[name] for name in KEPT if name in first.spec}
     complete = [replace(each.record, spec={**shared, **each.record.spec}) for each in combined]
     for record, each in zip(complete, combined, strict=True):
         save_tensors(outputs_path(out, record.id), stored_outputs(task, each.predictions))
@@ -109,14 +107,12 @@ def _complete_groups(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
 
 def _read(record: RunRecord, workspace: Workspace) -> _Outputs | None:
     """Read the outputs of a run; None if they were not stored."""
-    stored, dataset = read_run(record, workspace), workspace.dataset
+    stored, targets = read_run(record, workspace), workspace.dataset.targets
     if stored is None:
         return None
-    targets = dataset.y if dataset.targets is None else dataset.targets
-    y = {split: {domain: targets[own] for domain, own in rows.items()} for split, rows in stored.rows.items()}
     task = _task(record)
-    bound = task.bound(None if dataset.targets is None else targets[rows_of(stored.episode.stages[0].train)])
-    scale = bound.scale if isinstance(bound, Regress) else None
+    bound = task.bound(None if targets is None else targets[rows_of(stored.episode.stages[0].train)])
+    scale, y = bound.scale if isinstance(bound, Regress) else None, stored.y
     predictions = predictions_of(task, stored.outputs, y["valid"], scale)
     return _Outputs(record, predictions, y["valid"], y["test"], ((record, 1.0),))
 
@@ -133,15 +129,10 @@ def _best_networks(runs: Sequence[_Outputs]) -> dict[Place, _Outputs]:
         for run in runs:
             if run.record.episode == episode:
                 scores.setdefault(configuration(run.record), []).append(run)
-        chosen = max(scores.values(), key=_mean_validation)
-        best |= {run.place: run for run in chosen}
+        means = {key: mean(train_validation(run.record) for run in own) for key, own in scores.items()}
+        chosen = max(scores, key=lambda key: -np.inf if (score := means[key]) is None else score)
+        best |= {run.place: run for run in scores[chosen]}
     return best
-
-
-def _mean_validation(runs: Sequence[_Outputs]) -> float:
-    """Return the mean validation score of runs over source domains, higher is better."""
-    score = mean(train_validation(run.record) for run in runs)
-    return -np.inf if score is None else score
 
 
 def _soups(runs: Sequence[_Outputs], workspace: Workspace, task: Task) -> list[_Outputs]:
@@ -157,10 +148,11 @@ def _soups(runs: Sequence[_Outputs], workspace: Workspace, task: Task) -> list[_
     soups = []
     for episode in dict.fromkeys(episode for _, episode in networks):
         members = [run for run in networks.values() if run.record.episode == episode]
-        states = [stored_tensors(weights_path(workspace.out, run.record.id)) for run in members]
-        if len(members) < 2 or any(state is None for state in states):
+        paths = (weights_path(workspace.out, run.record.id) for run in members)
+        states = [state for path in paths if (state := stored_tensors(path)) is not None]
+        if not len(members) == len(states) > 1:
             return []
-        soups.append(_soup(members, [state for state in states if state is not None], workspace, task))
+        soups.append(_soup(members, states, workspace, task))
     return soups if any(len(soup.members) > 1 for soup in soups) else []
 
 
@@ -195,7 +187,7 @@ def _stacks(networks: Mapping[Place, _Outputs], simple: Sequence[_Outputs], task
             each, network = [run.predictions for run in own], own[-1]
             weights = weights_of(task, each, network.y_valid, shrink=True)
             stack = averaged(each, weights, with_valid=True)
-            scores = scores_of(task, stack.valid, network.y_valid, stack.thresholds)
+            scores = test_fields(task, stack.valid, network.y_valid, stack.thresholds)["test"]
             stacks[place] = _combined(STACK, own, weights, stack, scores, task, network.y_valid, seed=place[0])
     return stacks
 
@@ -235,15 +227,11 @@ def _combined(
     costs = [record.cost for record, _ in members]
     cost = {name: sum(each[name] for each in costs) for name in SUMMED if all(each.get(name) for each in costs)}
     cost["peak_memory_mb"] = max(each.get("peak_memory_mb") or 0.0 for each in costs)
+    trained = {name: last.stages[-1][name] for name in ("train", "step", "sizes")}
     stage = {
-        "train": last.stages[-1]["train"],
-        "step": last.stages[-1]["step"],
-        "valid": dict(valid),
-        **test_fields(task, predictions.test, y, predictions.thresholds),
-        "history": [],
-        "sizes": last.stages[-1]["sizes"],
-        "members": [{"id": record.id, "weight": round(weight, 6)} for record, weight in members],
-    }
+        **trained, "valid": dict(valid), **test_fields(task, predictions.test, y, predictions.thresholds),
+        "history": [], "members": [{"id": record.id, "weight": round(weight, 6)} for record, weight in members],
+    }  # fmt: skip
     record = RunRecord(spec, last.episode, [stage], dict(last.code), dict(last.machine), cost)
     return _Outputs(record, predictions, y_valid or {}, y, members)
 

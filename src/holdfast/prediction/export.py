@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from holdfast.nn.backbones.bag import BagBackbone
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.mixed import TwoParts
 from holdfast.nn.backbones.tabular import FIRST, MISSING, UNKNOWN, TableBackbone
-from holdfast.prediction.outputs import label_thresholds, predict_examples
+from holdfast.prediction.outputs import label_thresholds
 from holdfast.tasks.regress import in_units
 from holdfast.uncertainty.calibration import temperature_of
 
@@ -61,8 +62,10 @@ def export(model: str | Path, out: str | Path, *, format: str = "onnx", pairs: b
             outputs = _onnx(program, sample, out, output_name(saved))
         else:
             write_atomic(out, lambda draft: _save(program, draft))
-            outputs = torch.export.load(out).module()(**_smaller_batch(sample)).detach().numpy()
-    difference = float(np.abs(outputs - _expected(saved, sample.raw)[: len(outputs)]).max())
+            outputs = torch.export.load(out).module()(**sample.smaller).detach().numpy()
+    predicted = saved.predict(sample.raw)
+    expected = predicted.values if predicted.ends is None else np.hstack([predicted.values, predicted.ends])
+    difference = float(np.abs(outputs - expected[: len(outputs)]).max())
     unit = 1.0 if saved.model.scale is None else saved.model.scale.scale
     if not difference <= TOLERANCE * unit:
         out.unlink()
@@ -79,11 +82,6 @@ def _traced(saved: SavedModel, module: torch.nn.Module, sample: Sample) -> Any:
         network = f"encoder {saved.record.spec['encoder']} or neck {saved.record.spec['neck']}"
         reason = f"{network} has data-dependent control flow ({type(error).__name__})"
         raise BadInput(f"this model cannot be exported because {reason}: use `holdfast serve` instead") from error
-
-
-def _smaller_batch(sample: Sample) -> dict[str, Tensor]:
-    """Return a batch of another size than the traced one."""
-    return {name: value[:3] for name, value in sample.inputs.items()}
 
 
 def _save(program: Any, draft: Path) -> None:
@@ -111,7 +109,7 @@ def _onnx(program: Any, sample: Sample, out: Path, output: str) -> np.ndarray:
     write_atomic(out, lambda draft: onnx.save(proto, str(draft), format="protobuf"))
     onnx.checker.check_model(str(out))
     session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
-    inputs = {name: value.numpy() for name, value in _smaller_batch(sample).items()}
+    inputs = {name: value.numpy() for name, value in sample.smaller.items()}
     return np.asarray(session.run([output], inputs)[0])
 
 
@@ -139,29 +137,21 @@ def output_name(saved: SavedModel) -> str:
     return "predictions" if saved.predicts == "numbers" else "probabilities"
 
 
-def _expected(saved: SavedModel, raw: Raw) -> np.ndarray:
-    """Return the predictions of the model that the program must reproduce."""
-    predicted = predict_examples(saved, raw)
-    return predicted.values if predicted.ends is None else np.hstack([predicted.values, predicted.ends])
-
-
 def _output(saved: SavedModel) -> dict[str, Any]:
     """Describe the output; the thresholds of labels are not part of the program."""
+    count, extra = len(saved.classes), dict[str, Any]()
     if saved.predicts == "numbers":
-        columns = list(INTERVAL[: _columns(saved)])
-        return {"name": output_name(saved), "shape": ["batch", len(columns)], "columns": columns}
-    shape = ["batch", len(saved.classes)]
-    extra = {"thresholds": label_thresholds(saved).tolist()} if saved.predicts == "labels" else {}
-    return {"name": output_name(saved), "shape": shape, **extra}
-
-
-def _margin(saved: SavedModel) -> float | None:
-    return None if saved.calibration is None else saved.calibration.margin
+        count = _columns(saved)
+        extra = {"columns": list(INTERVAL[:count])}
+    elif saved.predicts == "labels":
+        extra = {"thresholds": label_thresholds(saved).tolist()}
+    return {"name": output_name(saved), "shape": ["batch", count], **extra}
 
 
 def _columns(saved: SavedModel) -> int:
     """Return the number of columns of a regression: with an interval if all members have one."""
-    return len(INTERVAL) if all(_margin(member) is not None for _, member in saved.all_members) else 1
+    calibrations = [member.calibration for _, member in saved.all_members]
+    return len(INTERVAL) if all(each is not None and each.margin is not None for each in calibrations) else 1
 
 
 def _preprocessing(encoder: Backbone, out: Path) -> dict[str, Any]:
@@ -221,6 +211,11 @@ class Sample:
     dynamic: dict[str, dict[int, Any]]
     raw: Raw
 
+    @property
+    def smaller(self) -> dict[str, Tensor]:
+        """A batch of another size than the traced one."""
+        return {name: value[:3] for name, value in self.inputs.items()}
+
 
 class MemberModule(nn.Module):
     """Predictions of one network: calibrated probabilities (b, c) of classes or of labels, or numbers (b, 1 or 3)."""
@@ -228,12 +223,12 @@ class MemberModule(nn.Module):
     def __init__(self, saved: SavedModel) -> None:
         super().__init__()
         self.model, self.temperature, self.predicts = saved.model, temperature_of(saved.calibration), saved.predicts
-        self.scale, self.margin = saved.model.scale, _margin(saved)
+        self.margin = None if saved.calibration is None else saved.calibration.margin
 
     def forward(self, x: Inputs) -> Tensor:
         outputs = self.model(x)
-        if self.scale is not None:
-            return in_units(outputs, self.margin, self.scale)
+        if self.model.scale is not None:
+            return in_units(outputs, self.margin, self.model.scale)
         return outputs.sigmoid() if self.predicts == "labels" else (outputs / self.temperature).softmax(dim=-1)
 
 
@@ -260,23 +255,11 @@ class ExportModule(nn.Module):
             tensors.append(Tokens(ids, mask.bool(), types))
         if numbers is not None and codes is not None:
             tensors.insert(0, Joint(numbers, codes))
-        return self._predictions(tensors[0] if len(tensors) == 1 else Joint(*tensors))
-
-    def _predictions(self, x: Inputs) -> Tensor:
+        joined = tensors[0] if len(tensors) == 1 else Joint(*tensors)
         if len(self.members) == 1:
-            return self.members[0](x)
+            return self.members[0](joined)
         terms = zip(self.weights, self.members, strict=True)
-        return torch.stack([weight * member(x)[:, : self.columns] for weight, member in terms]).sum(dim=0)
-
-
-def _check_members(saved: SavedModel) -> None:
-    """Raise if the members of an average do not share their inputs."""
-    own = saved.encoder.preparation_key()
-    for number, member in enumerate(saved.members, start=1):
-        if member.saved.encoder.preparation_key() != own:
-            names = " and ".join(str(each.record.spec["encoder"]) for each in (saved, member.saved))
-            fix = f"use `holdfast serve`, or export a single member such as members/{number}"
-            raise BadInput(f"this average of models cannot be exported because {names} have different inputs: {fix}")
+        return torch.stack([weight * member(joined)[:, : self.columns] for weight, member in terms]).sum(dim=0)
 
 
 def export_module(saved: SavedModel, *, pairs: bool = False) -> tuple[ExportModule, Sample]:
@@ -289,20 +272,24 @@ def export_module(saved: SavedModel, *, pairs: bool = False) -> tuple[ExportModu
     if saved.depends_on_batch:
         fix = "fit it with neck.context=support, or with neck.eval_capacity=0 if it has experts"
         raise BadInput(f"this model cannot be exported because its predictions depend on the batch: {fix}")
-    _check_members(saved)
-    raw = _example_inputs(saved, pairs=pairs)
-    store = saved.encoder.prepare(raw.take(np.arange(len(raw)), size=saved.encoder.size))
-    for _, member in saved.all_members:
+    encoder, key = saved.encoder, saved.encoder.preparation_key()
+    for number, (_, member) in enumerate(saved.all_members):
+        if member.encoder.preparation_key() != key:
+            names = " and ".join(str(each.record.spec["encoder"]) for each in (saved, member))
+            fix = f"use `holdfast serve`, or export a single member such as members/{number}"
+            raise BadInput(f"this average of models cannot be exported because {names} have different inputs: {fix}")
         member.model.cpu().eval().requires_grad_(False)
         member.model.precision = "fp32"
-    named = _named_inputs(saved.encoder, store.take(torch.arange(len(raw))))
+    raw = _example_inputs(saved, pairs=pairs)
+    store = encoder.prepare(raw.take(np.arange(len(raw)), size=encoder.size))
+    named = _named_inputs(encoder, store.take(torch.arange(len(raw))))
     if named is None:
         raise BadInput(
             f"models with the encoder {saved.record.spec['encoder']} cannot be exported: use `holdfast serve`"
         )
     batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
     sequences = ("ids", "mask", "types")
-    text = saved.encoder.other if isinstance(saved.encoder, TwoParts) else saved.encoder
+    text = encoder.other if isinstance(encoder, TwoParts) else encoder
     longest = int(text.settings.get("length", MAX_COUNTS if isinstance(text, BagBackbone) else MAX_BATCH))
     length = torch.export.Dim("length", min=2, max=longest) if "ids" in named else None
     dynamic = {name: {0: batch, 1: length} if name in sequences else {0: batch} for name in named}
@@ -328,9 +315,10 @@ def _named_inputs(encoder: Backbone, x: Inputs) -> dict[str, Tensor] | None:
 def _example_inputs(saved: SavedModel, *, pairs: bool) -> Raw:
     """Return a few examples of the kind the model expects."""
     encoder, rng = saved.encoder, np.random.default_rng(0)
+    count, size = len(SAMPLE_TEXTS), encoder.size or 224
+    pixels = partial(rng.integers, 0, 256, (count, 3, size, size), dtype=np.uint8)
     if isinstance(encoder, TwoParts):
-        images = encoder.kind == "image"
-        companion = torch.from_numpy(_example_images(encoder, rng)) if images else _example_texts(encoder.other)
+        companion = torch.from_numpy(pixels()) if encoder.kind == "image" else _example_texts(encoder.other)
         return Table.of(replace(_example_rows(encoder.table, rng), companion=companion))
     if encoder.takes == "text":
         texts = _example_texts(encoder)
@@ -338,8 +326,8 @@ def _example_inputs(saved: SavedModel, *, pairs: bool) -> Raw:
     if isinstance(encoder, TableBackbone):
         return Table.of(_example_rows(encoder, rng))
     if encoder.takes == "vector":
-        return Vectors(rng.normal(size=(len(SAMPLE_TEXTS), int(encoder.settings["inputs"]))))
-    return Pixels(_example_images(encoder, rng))
+        return Vectors(rng.normal(size=(count, int(encoder.settings["inputs"]))))
+    return Pixels(pixels())
 
 
 def _example_texts(encoder: Backbone) -> list[str]:
@@ -348,11 +336,6 @@ def _example_texts(encoder: Backbone) -> list[str]:
         return list(SAMPLE_TEXTS)
     known = [gram for grams in encoder.vocabulary.values() for gram in grams[:4]]
     return [f"{text} {' '.join(known[i:])}" for i, text in enumerate(SAMPLE_TEXTS)]
-
-
-def _example_images(encoder: Backbone, rng: np.random.Generator) -> np.ndarray:
-    size = encoder.size or 224
-    return rng.integers(0, 256, (len(SAMPLE_TEXTS), 3, size, size), dtype=np.uint8)
 
 
 def _example_rows(encoder: TableBackbone, rng: np.random.Generator) -> TableRows:

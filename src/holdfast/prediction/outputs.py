@@ -26,16 +26,13 @@ def predict_examples(
 
     The intervals are those of `sets`, for examples of these domains, or else those of the training domains.
     """
-    predicted = saved.predict(raw, device=device, calibrated=calibrated, kind=saved.predicts)
+    predicted = saved.predict(raw, device=device, calibrated=calibrated)
     if sets is None or saved.model.scale is None:
         return predicted
     (mean, scale), numbers = saved.model.scale, predicted.values  # quantiles of members are not averaged
     if not saved.members:
         numbers = mean + scale * predicted.outputs.astype(np.float64)
-    ends = predict_sets(saved, sets, raw, numbers, domains=domains, device=device)
-    assert ends.low is not None
-    assert ends.high is not None
-    return predicted._replace(ends=np.stack([ends.low, ends.high], axis=1))
+    return predicted._replace(ends=predict_sets(saved, sets, raw, numbers, domains=domains, device=device).values)
 
 
 def label_thresholds(saved: SavedModel) -> np.ndarray:
@@ -63,8 +60,8 @@ def answers(
     else:
         columns |= _named(saved, predicted.values)
         if sets is not None:
-            chosen = predict_sets(saved, sets, raw, predicted.values, device=device).classes
-            columns["set"] = [chosen_names(saved.classes, row) for row in (() if chosen is None else chosen)]
+            chosen = predict_sets(saved, sets, raw, predicted.values, device=device)
+            columns["set"] = [chosen_names(saved.classes, row) for row in chosen.values]
     if observe is not None:
         observe(raw, predicted)
     columns |= {"foreign": predicted.foreign, "undecided": predicted.undecided}

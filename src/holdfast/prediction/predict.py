@@ -17,7 +17,7 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset, is_finite
 from holdfast.data.load import load_chunks
-from holdfast.data.readers.cells import SKIPPED
+from holdfast.data.readers.checks import SKIPPED
 from holdfast.data.readers.forms import READING
 from holdfast.data.targets import SEPARATORS
 from holdfast.data.write import check_not_input, check_suffix, write_tables
@@ -126,7 +126,9 @@ def predict(
     saved, target = load_model(Path(model)), choose_device(device)
     task = saved.build_task()
     result = Prediction(out, what=task.unit)
-    _check(saved, abstain_above, result)
+    _check_abstention(saved, abstain_above)
+    if saved.predicts and saved.calibration is None:
+        result.notes = (NOT_CALIBRATED,)
     at_once = isinstance(task, Structured)  # the type of list columns is known only at the end
     chunks = partial(
         load_chunks, data, columns=saved.read_columns(columns), form=task.data_form,
@@ -140,13 +142,26 @@ def predict(
         new = _sampled_features(saved, chunks(), target) if sets == "weighted" else None
         wanted = calibrate(saved, coverage, sets, new=new)
         result.sets = SetSummary(coverage, sets, coverage_table(saved, coverage, sets))
-        result.notes += _set_notes(wanted)
-    tables = (
-        _with_carried(_table(saved, saved.align(chunk), target, result, calibrated, abstain_above, wanted), chunk)
-        for chunk in _noted(chunks(), result)
+        if sets == "weighted" and wanted.effective < FEW:
+            result.notes += (
+                f"the new examples differ so much from the left-out domains that only {wanted.effective:.0f} "
+                "calibration examples are effective: the sets may cover less than stated",
+            )
+    write_tables(
+        out, _Tables(saved, target, result, calibrated, abstain_above, wanted).of(chunks()), escape_formulas=True
     )
-    write_tables(out, tables, escape_formulas=True)
     return result
+
+
+def _check_abstention(saved: SavedModel, abstain_above: float | None) -> None:
+    if abstain_above is None:
+        return
+    if not saved.predicts:
+        raise BadInput(f"--abstain-above does not support models of the task {saved.task}: remove it")
+    if saved.calibration is None:
+        raise BadInput("--abstain-above needs `foreign`, which this model folder does not have: fit the model again")
+    if not 0 <= abstain_above <= 100:
+        raise BadInput(f"--abstain-above must be a percentile between 0 and 100; got {abstain_above:g}")
 
 
 def _sampled_features(saved: SavedModel, chunks: Iterable[Dataset], device: torch.device) -> np.ndarray | None:
@@ -165,118 +180,105 @@ def _sampled_features(saved: SavedModel, chunks: Iterable[Dataset], device: torc
     return features
 
 
-def _set_notes(sets: Calibrated) -> tuple[str, ...]:
-    if sets.method != "weighted" or sets.effective >= FEW:
-        return ()
-    return (
-        f"the new examples differ so much from the left-out domains that only {sets.effective:.0f} calibration "
-        "examples are effective: the sets may cover less than stated",
-    )
+@dataclass(frozen=True)
+class _Tables:
+    """Tables of predictions, chunk by chunk; every chunk is added to the counts of the result."""
 
+    saved: SavedModel
+    device: torch.device
+    result: Prediction
+    calibrated: bool
+    abstain_above: float | None
+    sets: Calibrated | None
 
-def _noted(chunks: Iterable[Dataset], result: Prediction) -> Iterator[Dataset]:
-    """Yield the chunks, and add to the result how the file was read and which rows were left out."""
-    for chunk in chunks:
-        notes = (note for note in chunk.notes if READING in note or note.startswith(SKIPPED))
-        result.notes = tuple(dict.fromkeys((*result.notes, *notes)))
-        yield chunk
+    def of(self, chunks: Iterable[Dataset]) -> Iterator[pa.Table]:
+        """Yield a table per chunk, with the columns of the input that are copied."""
+        for chunk in chunks:
+            # how the file was read, and which rows were left out
+            notes = (note for note in chunk.notes if READING in note or note.startswith(SKIPPED))
+            self.result.notes = tuple(dict.fromkeys((*self.result.notes, *notes)))
+            table = self._table(self.saved.align(chunk))
+            if chunk.carried is not None:
+                for name, column in zip(chunk.carried.column_names, chunk.carried.columns, strict=True):
+                    table = table.append_column(f"input_{name}" if name in table.column_names else name, column)
+            yield table
 
+    def _table(self, chunk: Dataset) -> pa.Table:
+        saved, result = self.saved, self.result
+        first, result.examples = result.examples, result.examples + len(chunk)
+        rows = range(first + 1, first + len(chunk) + 1) if chunk.file_rows is None else chunk.file_rows.tolist()
+        ids = [str(row) for row in rows] if chunk.ids is None else list(chunk.ids)
+        if not saved.predicts:
+            return pa.table({"id": ids, **saved.predict_columns(chunk.raw, device=self.device)})
+        domains = [chunk.domains[i] for i in chunk.domain]
+        predicted = predict_examples(
+            saved, chunk.raw, device=self.device, calibrated=self.calibrated, sets=self.sets, domains=domains
+        )
+        answered = np.ones(len(chunk), dtype=bool)
+        if self.abstain_above is not None and predicted.foreign is not None:
+            answered = predicted.foreign <= self.abstain_above
+        result.abstained += int((~answered).sum())
+        describe = {"classes": self._classes, "numbers": self._numbers, "labels": self._labels}[saved.predicts]
+        columns = describe(predicted, answered, chunk)
+        if saved.predicts != "numbers":
+            columns |= {f"p_{name}": predicted.values[:, i] for i, name in enumerate(saved.classes)}
+        if self.sets is not None and saved.predicts == "classes":
+            sets = predict_sets(saved, self.sets, chunk.raw, predicted.values, domains=domains, device=self.device)
+            columns |= self._sets(sets, answered, chunk)
+        extra = {"foreign": predicted.foreign, "undecided": predicted.undecided}
+        columns |= {name: value for name, value in extra.items() if value is not None}
+        return pa.table({"id": pa.array(ids, pa.string()), **columns})
 
-def _with_carried(table: pa.Table, chunk: Dataset) -> pa.Table:
-    """Append the columns of the input that are copied."""
-    if chunk.carried is None:
-        return table
-    for name, column in zip(chunk.carried.column_names, chunk.carried.columns, strict=True):
-        table = table.append_column(f"input_{name}" if name in table.column_names else name, column)
-    return table
+    def _classes(self, predicted: Predicted, answered: np.ndarray, chunk: Dataset) -> dict[str, Any]:
+        codes, truth = predicted.values.argmax(axis=1), class_indices(self.saved, chunk)
+        labels = np.asarray(self.saved.classes, dtype=object)[codes]
+        self._count(np.bincount(codes[answered], minlength=len(self.saved.classes)))
+        self._score(codes == truth, (truth >= 0) & answered)
+        return {"label": pa.array(labels, pa.string(), mask=~answered)}
 
+    def _labels(self, predicted: Predicted, answered: np.ndarray, chunk: Dataset) -> dict[str, Any]:
+        saved = self.saved
+        separator = saved.record.spec.get("task_args", {}).get("separator") or SEPARATORS[0]
+        chosen = [chosen_names(saved.classes, row) for row in predicted.values >= label_thresholds(saved)]
+        self._count((predicted.values >= label_thresholds(saved))[answered].sum(axis=0))
+        if (chunk.y >= 0).any():
+            truth: Dataset = saved.build_task().convert(chunk)
+            known = [chosen_names(truth.classes, row) for row in (() if truth.targets is None else truth.targets)]
+            right = [set(names) == set(own) for names, own in zip(chosen, known, strict=True)]
+            self._score(np.asarray(right), answered)
+        return {"labels": pa.array([separator.join(names) for names in chosen], pa.string(), mask=~answered)}
 
-def _check(saved: SavedModel, abstain_above: float | None, result: Prediction) -> None:
-    if saved.predicts and saved.calibration is None:
-        result.notes = (NOT_CALIBRATED,)
-    if abstain_above is None:
-        return
-    if not saved.predicts:
-        raise BadInput(f"--abstain-above does not support models of the task {saved.task}: remove it")
-    if saved.calibration is None:
-        raise BadInput("--abstain-above needs `foreign`, which this model folder does not have: fit the model again")
-    if not 0 <= abstain_above <= 100:
-        raise BadInput(f"--abstain-above must be a percentile between 0 and 100; got {abstain_above:g}")
+    def _numbers(self, predicted: Predicted, answered: np.ndarray, chunk: Dataset) -> dict[str, Any]:
+        result, truth = self.result, target_numbers(chunk)
+        scorable = np.isfinite(truth) & answered
+        values, ends = predicted.values[:, 0], () if predicted.ends is None else predicted.ends.T
+        errors = (values - truth)[scorable]
+        self._score(np.zeros(len(truth), dtype=bool), scorable)
+        result.absolute += float(np.abs(errors).sum())
+        result.squared += float((errors**2).sum())
+        if result.sets is not None and predicted.ends is not None:
+            result.sets.add(Sets(predicted.ends), truth, scorable)
+        columns = zip(("prediction", "low", "high"), (values, *ends), strict=False)
+        return {name: pa.array(each, mask=~answered | np.isnan(each)) for name, each in columns}
 
+    def _sets(self, sets: Sets, answered: np.ndarray, chunk: Dataset) -> dict[str, Any]:
+        """Return the classes of every set as one text, and their number."""
+        assert self.result.sets is not None
+        classes, known = self.saved.classes, class_indices(self.saved, chunk)
+        self.result.sets.add(sets, known.clip(0), (known >= 0) & answered)
+        # without a separator that occurs in no name, the text is a JSON list
+        separator = next((each for each in SEPARATORS if not any(each in name for name in classes)), None)
+        join = separator.join if separator else partial(json.dumps, ensure_ascii=False)
+        texts, size = [join(chosen_names(classes, chosen)) for chosen in sets.values], sets.sizes.astype(np.int64)
+        return {"set": pa.array(texts, pa.string(), mask=~answered), "set_size": pa.array(size, mask=~answered)}
 
-def _table(
-    saved: SavedModel, chunk: Dataset, device: torch.device, result: Prediction, calibrated: bool,
-    abstain_above: float | None, sets: Calibrated | None,
-) -> pa.Table:  # fmt: skip
-    """Return the predictions for a chunk and add it to the counts."""
-    first, result.examples = result.examples, result.examples + len(chunk)
-    rows = range(first + 1, first + len(chunk) + 1) if chunk.file_rows is None else chunk.file_rows.tolist()
-    ids = [str(row) for row in rows] if chunk.ids is None else list(chunk.ids)
-    if not saved.predicts:
-        return pa.table({"id": ids, **saved.predict_columns(chunk.raw, device=device)})
-    domains = [chunk.domains[i] for i in chunk.domain]
-    predicted = predict_examples(saved, chunk.raw, device=device, calibrated=calibrated, sets=sets, domains=domains)
-    answered = np.ones(len(chunk), dtype=bool)
-    if abstain_above is not None and predicted.foreign is not None:
-        answered = predicted.foreign <= abstain_above
-    result.abstained += int((~answered).sum())
-    columns = COLUMNS[saved.predicts](saved, predicted, answered, chunk, result)
-    if sets is not None and saved.predicts == "classes":
-        chosen = predict_sets(saved, sets, chunk.raw, predicted.values, domains=domains, device=device)
-        columns |= _set_columns(saved, chosen, answered, chunk, result)
-    extra = {"foreign": predicted.foreign, "undecided": predicted.undecided}
-    columns |= {name: value for name, value in extra.items() if value is not None}
-    return pa.table({"id": pa.array(ids, pa.string()), **columns})
+    def _score(self, right: np.ndarray, scorable: np.ndarray) -> None:
+        self.result.scored += int(scorable.sum())
+        self.result.right += int((right & scorable).sum())
 
-
-def _class_columns(
-    saved: SavedModel, predicted: Predicted, answered: np.ndarray, chunk: Dataset, result: Prediction
-) -> dict[str, Any]:
-    codes, truth = predicted.values.argmax(axis=1), class_indices(saved, chunk)
-    labels, scorable = np.asarray(saved.classes, dtype=object)[codes], (truth >= 0) & answered
-    _count(result, saved.classes, np.bincount(codes[answered], minlength=len(saved.classes)))
-    result.scored += int(scorable.sum())
-    result.right += int((codes == truth)[scorable].sum())
-    return {"label": pa.array(labels, pa.string(), mask=~answered), **_probability_columns(saved, predicted)}
-
-
-def _probability_columns(saved: SavedModel, predicted: Predicted) -> dict[str, Any]:
-    return {f"p_{name}": predicted.values[:, i] for i, name in enumerate(saved.classes)}
-
-
-def _set_columns(
-    saved: SavedModel, sets: Sets, answered: np.ndarray, chunk: Dataset, result: Prediction
-) -> dict[str, Any]:
-    """Return the classes of every set as one text, and their number."""
-    assert sets.classes is not None
-    assert result.sets is not None
-    known = class_indices(saved, chunk)
-    result.sets.add(sets, known.clip(0), (known >= 0) & answered)
-    separator = next((each for each in SEPARATORS if not any(each in name for name in saved.classes)), None)
-    texts = [_joined(chosen_names(saved.classes, chosen), separator) for chosen in sets.classes]
-    size = sets.sizes.astype(np.int64)
-    return {"set": pa.array(texts, pa.string(), mask=~answered), "set_size": pa.array(size, mask=~answered)}
-
-
-def _joined(names: Sequence[str], separator: str | None) -> str:
-    """Join names; without a separator that occurs in none of them, as a JSON list."""
-    return json.dumps(list(names), ensure_ascii=False) if separator is None else separator.join(names)
-
-
-def _number_columns(
-    saved: SavedModel, predicted: Predicted, answered: np.ndarray, chunk: Dataset, result: Prediction
-) -> dict[str, Any]:
-    truth = target_numbers(chunk)
-    scorable = np.isfinite(truth) & answered
-    values, ends = predicted.values[:, 0], () if predicted.ends is None else predicted.ends.T
-    errors = (values - truth)[scorable]
-    result.scored += int(scorable.sum())
-    result.absolute += float(np.abs(errors).sum())
-    result.squared += float((errors**2).sum())
-    if result.sets is not None:
-        result.sets.add(Sets(None, *ends), truth, scorable)
-    columns = zip(("prediction", "low", "high"), (values, *ends), strict=False)
-    return {name: pa.array(each, mask=~answered | np.isnan(each)) for name, each in columns}
+    def _count(self, counts: np.ndarray) -> None:
+        for name, count in zip(self.saved.classes, counts.tolist(), strict=True):
+            self.result.counts[name] = self.result.counts.get(name, 0) + count
 
 
 def target_numbers(chunk: Dataset) -> np.ndarray:
@@ -286,32 +288,7 @@ def target_numbers(chunk: Dataset) -> np.ndarray:
     return np.asarray([*(float(name) if is_finite(name) else np.nan for name in chunk.classes), np.nan])[chunk.y]
 
 
-def _label_columns(
-    saved: SavedModel, predicted: Predicted, answered: np.ndarray, chunk: Dataset, result: Prediction
-) -> dict[str, Any]:
-    separator = saved.record.spec.get("task_args", {}).get("separator") or SEPARATORS[0]
-    chosen = predicted.values >= label_thresholds(saved)
-    texts = [separator.join(chosen_names(saved.classes, row)) for row in chosen]
-    _count(result, saved.classes, chosen[answered].sum(axis=0))
-    if (chunk.y >= 0).any():
-        truth: Dataset = saved.build_task().convert(chunk)
-        names = [set(chosen_names(truth.classes, row)) for row in (truth.targets if truth.targets is not None else ())]
-        pairs = zip(chosen, names, strict=True)
-        right = [set(chosen_names(saved.classes, row)) == known for row, known in pairs]
-        result.scored += int(answered.sum())
-        result.right += int((np.asarray(right) & answered).sum())
-    return {"labels": pa.array(texts, pa.string(), mask=~answered), **_probability_columns(saved, predicted)}
-
-
 def class_indices(saved: SavedModel, dataset: Dataset) -> np.ndarray:
     """Return the labels (n,) of a file as classes of the model; -1 without a label that it knows."""
     known = {name: code for code, name in enumerate(saved.classes)}
     return np.asarray([*(known.get(name, -1) for name in dataset.classes), -1], dtype=np.int64)[dataset.y]
-
-
-def _count(result: Prediction, classes: Sequence[str], counts: np.ndarray) -> None:
-    for name, count in zip(classes, counts.tolist(), strict=True):
-        result.counts[name] = result.counts.get(name, 0) + count
-
-
-COLUMNS = {"classes": _class_columns, "numbers": _number_columns, "labels": _label_columns}

@@ -47,8 +47,7 @@ class Network:
     def __init__(self, spec: Spec, episode: Episode, workspace: Workspace) -> None:
         assembly = assemble(spec, episode, workspace)
         self.assembly = assembly.trained(assembly.make())
-        assert self.assembly.method is not None
-        self.model = self.assembly.method.deployed
+        self.model = self.assembly.deployed
         self.model.recall = None
 
     def load(self, state: State) -> None:
@@ -183,10 +182,8 @@ def model_of_run(record: RunRecord, workspace: Workspace) -> SavedModel | None:
     spec, dataset, episode = Spec(**record.spec), workspace.dataset, episode_of(record, workspace)
     network, stage = Network(spec, episode, workspace), episode.stages[-1]
     network.load(state)
-    calibration = fit_calibration(network.assembly, stage.train, stage.valid, seed=spec.seed)
-    reference = fit_reference(
-        network.assembly, dataset, stage.train, stage.valid, calibration=calibration, columns=dataset.columns,
-        seed=spec.seed,
+    return SavedModel.of(
+        network.assembly, dataset, record, HeldOut.of(dataset, stage.test or stage.valid),
+        calibration=fit_calibration(network.assembly, stage.train, stage.valid, seed=spec.seed),
+        train=stage.train, scored=stage.valid, seed=spec.seed,
     )  # fmt: skip
-    held_out = HeldOut.of(dataset, stage.test or stage.valid)
-    return SavedModel.of(network.assembly, dataset, record, held_out, calibration=calibration, reference=reference)

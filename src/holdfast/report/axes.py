@@ -3,6 +3,7 @@
 import html
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from markupsafe import Markup
@@ -12,30 +13,32 @@ MOST_CATEGORIES = 12  # labels of an x axis
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
+@dataclass(eq=False)
 class Axis:
     """One axis of a figure. Positions are between 0 and 1, from left to right or from top to bottom."""
 
-    def __init__(
-        self, title: str = "", *, limits: Sequence[float] | None = None, names: Sequence[str] | None = None,
-        ticks: Sequence[tuple[Any, str]] | None = None, step: float = 0.0, start: float = 0.0, log: bool = False,
-        zero: bool = False, reverse: bool = False, grid: bool = True,
-    ) -> None:  # fmt: skip
-        """Set the title, the range, and the ticks: at given values, or in steps from a start.
-
-        `names` are the first categories in their order; values that are text are categories without them, too.
-        `zero` is part of the range, and `reverse` runs from the highest to the lowest value.
-        """
-        self.title, self.limits, self.shown, self.step, self.start = title, limits, ticks, step, start
-        self.names, self.log, self.zero, self.reverse, self.grid = names, log, zero, reverse, grid
-        self.categories: list[str] = []
-        self.first, self.last, self.vertical = 0.0, 1.0, False
+    title: str = ""
+    _: KW_ONLY
+    limits: Sequence[float] | None = None
+    names: Sequence[str] | None = None  # the first categories; values that are text are categories without them, too
+    ticks: Sequence[tuple[Any, str]] | None = None
+    step: float = 0.0  # of other ticks
+    start: float = 0.0
+    log: bool = False
+    zero: bool = False  # whether zero is part of the range
+    reverse: bool = False  # from the highest to the lowest value
+    grid: bool = True
+    categories: list[str] = field(default_factory=list)
+    first: float = 0.0
+    last: float = 1.0
+    vertical: bool = False
 
     def fit(self, values: Sequence[Any], *, vertical: bool, cells: bool = False, zero: bool = False) -> "Axis":
         """Set categories and range by the values; `cells` are half a unit around each, `zero` is part of the range."""
         self.vertical = vertical
         is_text = any(isinstance(value, str) for value in values)
         if self.names is not None or (is_text and not self.log):
-            self.categories = list(dict.fromkeys([*(self.names or ()), *map(_text, values)]))
+            self.categories = list(dict.fromkeys([*(self.names or ()), *map(str, values)]))
         numbers = [v for v in values if v is not None and not isinstance(v, str)]
         low, high = self._range(numbers, cells=cells, zero=zero or self.zero)
         self.first, self.last = (high, low) if self.reverse else (low, high)
@@ -67,10 +70,10 @@ class Axis:
         share = (self.unit(value) + offset - self.first) / ((self.last - self.first) or 1.0)
         return 1 - share if self.vertical else share
 
-    def ticks(self) -> list[tuple[float, str]]:
+    def placed(self) -> list[tuple[float, str]]:
         """Return (position, label) per tick."""
-        if self.shown is not None:
-            ticks = [(self.at(value), label(text)) for value, text in self.shown]
+        if self.ticks is not None:
+            ticks = [(self.at(value), label(text)) for value, text in self.ticks]
             return [(at, text) for at, text in ticks if -1e-6 <= at <= 1 + 1e-6]  # rounding may exceed the range
         if self.categories:
             step = 1 if self.vertical else math.ceil(len(self.categories) / MOST_CATEGORIES)
@@ -78,10 +81,6 @@ class Axis:
         low, high = sorted((self.first, self.last))
         values = _logarithmic(low, high) if self.log else _linear(low, high, self.step, self.start)
         return [(self.at(value), number(value)) for value in values]
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)
 
 
 def _linear(low: float, high: float, step: float, start: float) -> Iterable[float]:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.axes import Axis
 from holdfast.report.marks import DOTTED, Points, Rule, Stroke
-from holdfast.report.plots import Chart, Plot, cell_point, series
+from holdfast.report.plots import Chart, Plot, cell_point, error_range, series
 from holdfast.stats.formatting import format_cell, is_percent, metric_name, scaled
 from holdfast.stats.labels import Groups
 from holdfast.stats.statistics import mean
@@ -73,8 +73,7 @@ def _score_range(rows: Sequence[Row], metric: str) -> list[float] | None:
     cells = [c for r in rows for c in (*r.cells.values(), r.average) if c is not None and math.isfinite(c.mean)]
     if not cells:
         return None
-    low = scaled(min(c.mean - (c.stderr or 0.0) for c in cells), metric)
-    high = scaled(max(c.mean + (c.stderr or 0.0) for c in cells), metric)
+    low, high = error_range(cells, metric)
     padding = 0.08 * (high - low) or 0.05 * abs(high) or 0.5
     limit = 101.0 if is_percent(metric) else math.inf  # a point at 100 is not cut off
     return [low - padding, min(high + padding, max(high, limit))]

@@ -8,9 +8,9 @@ from holdfast.report.marks import Errors, Points, Rule
 from holdfast.report.plots import COLOURS, Chart, Plot
 from holdfast.report.sections import Cell
 from holdfast.stats.decision import Difference
-from holdfast.stats.formatting import format_difference, is_percent, scaled, spelled
+from holdfast.stats.formatting import format_difference, is_percent, scaled, shortened, spelled
 
-LONGEST = 28  # characters of a label next to the plot
+LONGEST = 28  # characters of a label next to the plot, which leave room for it on a phone
 GREY = "#767676"  # differences whose interval includes zero
 
 
@@ -29,7 +29,7 @@ def forest_chart(entries: Sequence[Difference], metric: str) -> Chart | None:
         ))  # fmt: skip
     names = [entry.label for entry in entries]
     x = Axis(f"{'points' if is_percent(metric) else 'difference'}, compared with {_rivals(entries)}")
-    ticks = [(name, _shortened(name)) for name in names]
+    ticks = [(name, shortened(name, LONGEST)) for name in names]
     y = Axis(names=names[::-1], limits=(-0.5, len(names) - 0.5), ticks=ticks)
     figure = Plot(*marks, x=x, y=y, rules=[Rule(0)])
     return figure.html("forest", height=90 + 30 * len(entries), legend=False)
@@ -69,11 +69,6 @@ def difference_colour(entry: Difference, metric: str) -> str:
     """Return the colour of a difference: grey if its interval includes zero, else by its direction."""
     better = -1 if metric in LOWER_IS_BETTER else 1
     return GREY if not entry.clear else COLOURS[0] if better * entry.pairs.difference > 0 else COLOURS[1]
-
-
-def _shortened(label: str) -> str:
-    """Return a label that leaves room for the plot on a phone."""
-    return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
 
 
 def _rivals(entries: Sequence[Difference]) -> str:

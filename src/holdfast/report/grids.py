@@ -3,11 +3,11 @@
 import base64
 import io
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from PIL import Image
+import numpy as np
+from PIL import Image, ImageColor
 
 Colour = tuple[int, int, int]
 Scale = Sequence[tuple[float, str]]  # (share of the range, colour), in order
@@ -19,24 +19,15 @@ def is_known(value: Any) -> bool:
 
 def shades(scale: Scale, low: float, high: float) -> Callable[[float], Colour]:
     """Return a function from a value to its colour."""
-    stops = [(at, _rgb(colour)) for at, colour in scale]
+    edges, colours = zip(*scale, strict=True)
+    channels = list(zip(*map(ImageColor.getrgb, colours), strict=True))
 
     def colour(value: float) -> Colour:
         share = min(1.0, max(0.0, (value - low) / ((high - low) or 1.0)))
-        last = next((i for i, (at, _) in enumerate(stops) if at > share), len(stops) - 1)
-        (start, a), (end, b) = stops[max(0, last - 1)], stops[last]
-        mix = 0.0 if end <= start else min(1.0, (share - start) / (end - start))
-        red, green, blue = (round(p + mix * (q - p)) for p, q in zip(a, b, strict=True))
+        red, green, blue = (round(float(np.interp(share, edges, channel))) for channel in channels)
         return red, green, blue
 
     return colour
-
-
-def _rgb(colour: str) -> Colour:
-    if colour.startswith("#"):
-        return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
-    red, green, blue = re.findall(r"\d+", colour)[:3]
-    return int(red), int(green), int(blue)
 
 
 def raster(z: Sequence[Sequence[float | None]], colours: Callable[[float], Colour]) -> str:

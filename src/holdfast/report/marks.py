@@ -200,11 +200,9 @@ class Bars(Series):
         for i, a, b in self.known():
             left, right = (area.x.at(a, area.offset + side * area.width / 2) for side in (-1, 1))
             top, bottom = sorted((area.px(b), base))
-            yield (
-                f'<rect x="{n(100 * left)}%" width="{n(100 * (right - left))}%" y="{n(top)}" '
-                f'height="{n(bottom - top)}" fill="{self.colour}" stroke="{self.colour}"{FADED[self.pattern]}>'
-                f"{_title(self.tip(i)) if self.tips else ''}</rect>"
-            )
+            place = f'x="{n(100 * left)}%" width="{n(100 * (right - left))}%" y="{n(top)}" height="{n(bottom - top)}"'
+            paint = f'fill="{self.colour}" stroke="{self.colour}"{FADED[self.pattern]}'
+            yield f"<rect {place} {paint}>{_title(self.tip(i)) if self.tips else ''}</rect>"
             if self.errors is not None:
                 yield self.errors.draw(area, f"{n(100 * (left + right) / 2)}%", a, b, i, "currentColor")
 

@@ -13,10 +13,9 @@ from holdfast.catalog import ANALYSES, buildable_names
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
 from holdfast.report import charts, plots, words
-from holdfast.report.coverage import coverage_sections
 from holdfast.report.explain import explain
 from holdfast.report.forest import forest_chart, forest_lines, forest_summary
-from holdfast.report.predicted import predicted_sections
+from holdfast.report.predicted import coverage_sections, predicted_sections
 from holdfast.report.runs import configurations, facts
 from holdfast.report.sections import Cell, Section
 from holdfast.report.streams import course_figures, stream_heatmap

@@ -92,7 +92,7 @@ class Plot:
 
 def _grid(area: Area) -> Iterable[str]:
     """Yield the lines of the grid at the ticks of axes without categories."""
-    x, y = ([] if axis.categories or not axis.grid else axis.ticks() for axis in (area.x, area.y))
+    x, y = ([] if axis.categories or not axis.grid else axis.placed() for axis in (area.x, area.y))
     lines = [f"M0 {n(at * area.height)}H1000" for at, _ in y] + [f"M{n(at * 1000)} 0V{area.height}" for at, _ in x]
     if lines:
         yield area.stretched(f'<path class="grid" d="{"".join(lines)}"/>')
@@ -100,17 +100,17 @@ def _grid(area: Area) -> Iterable[str]:
 
 def _label_width(y: Axis) -> str:
     """Return the width of the labels of the y axis: as long as they are, but at most a part of the figure."""
-    longest = max((len(re.sub(r"&\w+;", "", text)) for _, text in y.ticks()), default=0)
+    longest = max((len(re.sub(r"&\w+;", "", text)) for _, text in y.placed()), default=0)
     return f"min({round(7.4 * longest) + 14}px,42%)"
 
 
 def _y_labels(y: Axis) -> str:
-    return "".join(f'<span style="top:{n(100 * at)}%" title="{text}">{text}</span>' for at, text in y.ticks())
+    return "".join(f'<span style="top:{n(100 * at)}%" title="{text}">{text}</span>' for at, text in y.placed())
 
 
 def _x_labels(x: Axis) -> str:
     """Return the labels: cells in a row for categories, which may take several lines, and the title."""
-    ticks = x.ticks()
+    ticks = x.placed()
     if x.categories and len(ticks) == len(x.categories):
         cells = "".join(f"<span>{text}</span>" for _, text in ticks)
         labels = f'<div class="x-cells">{cells}</div>'
@@ -151,6 +151,12 @@ def series(
 def cell_point(x: Any, cell: Cell, metric: str, tip: str) -> tuple[Any, float, float, str]:
     """Return the mean and the standard error of a cell as a point of a series."""
     return x, scaled(cell.mean, metric), scaled(cell.stderr or 0.0, metric), tip
+
+
+def error_range(cells: Iterable[Cell], metric: str) -> tuple[float, float]:
+    """Return the ends of the lowest and of the highest error bar."""
+    ends = [scaled(cell.mean + sign * (cell.stderr or 0.0), metric) for cell in cells for sign in (-1, 1)]
+    return min(ends), max(ends)
 
 
 def heatmap(

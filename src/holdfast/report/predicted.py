@@ -1,6 +1,6 @@
-"""Predicted against observed numbers per test domain, and the coverage of prediction intervals."""
+"""Predicted against observed numbers per test domain, and the coverage of prediction intervals and sets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.record import RunRecord
@@ -19,6 +19,14 @@ TEXT = (
     "equal to the observation. Bars are prediction intervals, calibrated on validation rows of the training domains. "
     "In a new domain they may cover fewer examples than intended: the table shows how many."
 )
+SET_TITLE = "Coverage of prediction sets"
+SET_TEXT = (
+    "`holdfast predict --coverage` returns sets of labels, or intervals, that should contain the truth with the "
+    "nominal probability. The table shows how often they do per domain, with the run that did not train on it and "
+    "thresholds of the other left-out domains. Split sets have one threshold, Mondrian sets the largest of the "
+    "domains. Sets always contain the most probable label, so that their coverage is at least the accuracy."
+)
+NAMES = {"split": "split", "mondrian": "Mondrian"}
 
 
 def predicted_sections(groups: Groups) -> list[Section]:
@@ -70,3 +78,34 @@ def _coverage(group: Sequence[RunRecord]) -> list[Cell]:
     width = mean(each["interval_width"] for _, each in scores)
     low: Cell = (f"{means[lowest]:.1f}", means[lowest]) if lowest else (MISSING, None)
     return [mean_cell(means.values(), 1), low, (lowest, None), (format_number(width, "interval_width"), width)]
+
+
+def coverage_sections(groups: Groups) -> list[Section]:
+    """Return the section with one row per configuration and left-out domain; empty without measured sets."""
+    measured = {label: list(_measured_sets(group)) for label, group in groups.items()}
+    entries = [levels for each in measured.values() for _, levels in each]
+    pairs = list(dict.fromkeys((level, method) for levels in entries for level in levels for method in levels[level]))
+    if not pairs:
+        return []
+    rows = []
+    for label, domains in measured.items():
+        rows += [(run_name(label, domain), _set_cells([levels], pairs)) for domain, levels in domains]
+        if len(domains) > 1:
+            rows.append((f"{label}, mean over domains", _set_cells([levels for _, levels in domains], pairs)))
+    names = [f"{NAMES[method]} at {100 * float(level):g}%: coverage (%), size" for level, method in pairs]
+    return [Section(SET_TITLE, SET_TEXT, columns=["domain", *names], rows=rows)]
+
+
+def _measured_sets(group: Sequence[RunRecord]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for record in group:
+        yield from record.stages[-1].get("sets", {}).items()
+
+
+def _set_cells(domains: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[str, str]]) -> list[Cell]:
+    """Return the mean coverage and the mean size over domains."""
+    cells: list[Cell] = []
+    for level, method in pairs:
+        entries = [entry for levels in domains if (entry := levels.get(level, {}).get(method)) is not None]
+        coverage, size = (mean(entry[key] for entry in entries) for key in ("coverage", "size"))
+        cells.append((MISSING, None) if coverage is None else (f"{100 * coverage:.1f}, {size:.3g}", coverage))
+    return cells

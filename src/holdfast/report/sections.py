@@ -14,6 +14,7 @@ NAMED = 4  # targets in the name of a run
 
 Result = Mapping[str, Any]  # what an analysis stored in a record
 Cell = tuple[str, float | None]  # text, value to sort by
+EMPTY: Cell = ("", None)
 Figure = tuple[str, str]  # caption ("" for a figure of full width), HTML
 T = TypeVar("T")
 
@@ -121,6 +122,21 @@ def figure_section(
         for label, cells in rows(results)
     ]
     return [Section(title, text, rows=table, runs=runs, left_out=left_out, **options)] if runs else []
+
+
+def word_cell(text: str) -> Cell:
+    """Return a cell of text."""
+    return text, None
+
+
+def number_cell(value: float | None, form: str = ",") -> Cell:
+    """Return a number in a format; empty for None."""
+    return EMPTY if value is None else (format(value, form), value)
+
+
+def share_cell(value: float | None) -> Cell:
+    """Return a share in percent; empty for None."""
+    return EMPTY if value is None else (f"{100 * value:.1f}", value)
 
 
 def mean_cell(values: Iterable[float | None], digits: int = 2) -> Cell:

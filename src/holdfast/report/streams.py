@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from holdfast.record import RunRecord
 from holdfast.report.axes import Axis
 from holdfast.report.marks import Frame, Rule, Stroke
-from holdfast.report.plots import DARK, Chart, Plot, cell_point, heatmap, legend, series
+from holdfast.report.plots import DARK, Chart, Plot, cell_point, error_range, heatmap, legend, series
 from holdfast.stats.formatting import format_cell, format_number, metric_name, scaled
 from holdfast.stats.streams import Course, courses, zero_shot_cells
 from holdfast.stats.table import score_matrix, stream_domains
@@ -61,8 +61,7 @@ def course_figures(groups: Mapping[str, Sequence[RunRecord]], metric: str) -> li
 def score_range(domains: Sequence[Course], metric: str) -> tuple[float, float]:
     """Return one axis range for all domains of an order: from the lowest to the highest error bar."""
     cells = [cell for course in domains for line in course.lines.values() for cell in line if cell is not None]
-    low = min(scaled(cell.mean - (cell.stderr or 0.0), metric) for cell in cells)
-    high = max(scaled(cell.mean + (cell.stderr or 0.0), metric) for cell in cells)
+    low, high = error_range(cells, metric)
     padding = 0.08 * (high - low) or 0.5
     return low - padding, high + padding
 

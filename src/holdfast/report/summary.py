@@ -89,7 +89,7 @@ def _draw_forest(pen: ImageDraw.ImageDraw, entries: Sequence[Difference], metric
         return left + axis.at(scaled(value, metric)) * (right - left)
 
     bottom = round(top + step * len(entries))
-    for share, label in axis.ticks():
+    for share, label in axis.placed():
         x = left + share * (right - left)
         pen.line((x, top, x, bottom), fill="#dddddd", width=1)
         pen.text((x, bottom + 8), label.replace("\N{MINUS SIGN}", "-"), fill=GREY, font=font, anchor="ma")

@@ -21,7 +21,7 @@ import numpy as np
 from holdfast.core.errors import BadInput, NothingFinished
 from holdfast.core.files import cache_folder, write_text
 from holdfast.core.stopping import format_seconds
-from holdfast.data.readers.memory import Source
+from holdfast.data.readers.in_memory import Source
 from holdfast.defaults import FEW_DOMAINS
 from holdfast.engines.local import default_engine
 from holdfast.engines.work import run_all

@@ -10,11 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.openapi.utils import get_openapi
-from fastapi.responses import HTMLResponse, JSONResponse, Response
 from jinja2 import Environment, StrictUndefined
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.core.errors import BadInput, one_line
@@ -24,7 +26,6 @@ from holdfast.serve.metrics import CONTENT_TYPE, Metrics
 from holdfast.serve.requests import Busy, TooLarge
 from holdfast.serve.service import Service
 
-PATHS = ("/predict", "/health", "/model", "/metrics", "/docs", "/openapi.json")
 PAGE = Path(__file__).with_name("docs.html")
 SAMPLES = {  # example bodies for the documentation
     "text": '"a superb thing"',
@@ -35,120 +36,13 @@ SAMPLES = {  # example bodies for the documentation
     "graph": '{"nodes": [[0], [1]], "edges": [[0, 1], [1, 0]]}',
     **dict.fromkeys(("table", "mixed"), '{"age": 63, "sex": "female", "ca": null}'),
 }
-
-STATUSES: dict[type[Exception], int] = {BadInput: 422, TooLarge: 413, Busy: 503}
-
-
-def make_app(service: Service, access: Access | None = None) -> FastAPI:
-    """Return the application of one service; pending requests are answered before it stops."""
-    metrics, description, drift = Metrics(), service.model(), service.drift
-    batcher = Batcher(service.answer, service.limits, alone=service.alone, on_batch=metrics.batch)
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        await asyncio.to_thread(batcher.close)
-        predict.close()
-        if drift is not None:
-            await asyncio.to_thread(drift.close)
-
-    title, release = f"Holdfast: {description['name']}", description["versions"]["holdfast"]
-    paths: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
-    app = FastAPI(title=title, version=release, lifespan=lifespan, **paths)
-    predict = Predict(service, batcher)
-    app.add_middleware(_Direct, predict=predict)
-    app.add_middleware(Guard, access=access or Access())
-    app.add_middleware(_RequestMetrics, metrics=metrics)
-    app.add_route("/predict", predict, methods=["POST"])  # pyright: ignore[reportArgumentType]
-
-    @app.get("/health", summary="Health of the server.")
-    async def health() -> dict[str, Any]:
-        return {"status": "ok", **({} if drift is None else {"watch": drift.state()})}
-
-    @app.get("/model", summary="Labels, versions and card of the model.")
-    async def model() -> dict[str, Any]:
-        return description
-
-    @app.get("/metrics", summary="Metrics for Prometheus.")
-    async def counts() -> Response:
-        return Response(metrics.text(None if drift is None else drift.gauges()), media_type=CONTENT_TYPE)
-
-    schema = get_openapi(title=title, version=release, routes=app.routes)
-    schema["paths"] = {"/predict": {"post": predict_schema(description.get("schema"))}, **schema["paths"]}
-    app.openapi = lambda: schema
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(PAGE.read_text(encoding="utf-8"))
-    text = template.render(model=description, paths=schema["paths"], example=SAMPLES[service.parser.kind])
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> HTMLResponse:
-        return HTMLResponse(text)
-
-    for error, status in (*STATUSES.items(), (Exception, 500)):
-        app.add_exception_handler(error, _error_handler(status))
-    app.add_exception_handler(HTTPException, _http_error)
-    return app
-
-
-def _error_handler(status: int) -> Any:
-    async def handle(_: Request, error: Exception) -> JSONResponse:
-        return _error_answer(error, status)
-
-    return handle
-
-
-def _error_answer(error: Exception, status: int) -> JSONResponse:
-    message = "internal error: see the log of the server" if status == 500 else str(error)
-    return JSONResponse({"error": one_line(message)}, status_code=status)
-
-
-async def _http_error(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"error": f"{error.detail}: see /docs"}, status_code=error.status_code)
-
-
-class _Direct:
-    """Answer POST /predict without the router, which would take a third of the time of a request."""
-
-    def __init__(self, app: ASGIApp, predict: ASGIApp) -> None:
-        self.app, self.predict = app, predict
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] != "/predict" or scope["method"] != "POST":
-            await self.app(scope, receive, send)
-            return
-        try:
-            await self.predict(scope, receive, send)
-        except tuple(STATUSES) as error:
-            status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
-            await _error_answer(error, status)(scope, receive, send)
-
-
-class _RequestMetrics:
-    """Count every request with its status and duration."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self.app, self.metrics = app, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        start, status = time.perf_counter(), 500
-
-        async def observe(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self.app(scope, receive, observe)
-        finally:
-            path = scope["path"] if scope["path"] in PATHS else "other"
-            self.metrics.request(path, status, time.perf_counter() - start)
-
-
+ABOUT = {
+    "/health": "Health of the server.",
+    "/model": "Labels, versions and card of the model.",
+    "/metrics": "Metrics for Prometheus.",
+}
+PATHS = ("/predict", *ABOUT, "/docs", "/openapi.json")
+STATUSES: dict[type[Exception], int] = {TooLarge: 413, BadInput: 422, Busy: 503}
 LARGE_BODY = 1 << 16  # larger bodies are parsed outside the event loop, in bytes
 SLOW = ("image", "graph")  # kinds of examples that are always parsed outside the event loop
 PARSERS = 2  # requests that are parsed outside the event loop at the same time
@@ -187,47 +81,124 @@ PREDICT_SCHEMA: dict[str, Any] = {
 }
 
 
-class Predict:
-    """ASGI application of POST /predict; its errors are answered by the surrounding application."""
+def make_app(service: Service, access: Access | None = None) -> Starlette:
+    """Return the application of one service; pending requests are answered before it stops."""
+    description, drift, parser, limits = service.model(), service.drift, service.parser, service.limits
+    metrics = Metrics() if drift is None else Metrics(drift.gauges)
+    batcher = Batcher(service.answer, limits, alone=service.alone, on_batch=metrics.batch)
+    pool = ThreadPoolExecutor(PARSERS, thread_name_prefix="holdfast-parser")
 
-    def __init__(self, service: Service, batcher: Batcher) -> None:
-        self.parser, self.limits, self.batcher = service.parser, service.limits, batcher
-        self.pool = ThreadPoolExecutor(PARSERS, thread_name_prefix="holdfast-parser")
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(batcher.close)
+        # the threads end after their present example, and requests that wait are dropped
+        pool.shutdown(wait=False, cancel_futures=True)
+        if drift is not None:
+            await asyncio.to_thread(drift.close)
+
+    async def predict(request: Request) -> Response:
+        until = time.monotonic() + limits.seconds
+        try:
+            async with asyncio.timeout(limits.seconds):
+                body = await _body(request, limits.body)
+                parse = partial(parser.parse, body, until=until)
+                if parser.kind in SLOW or len(body) > LARGE_BODY:
+                    parsed = await asyncio.get_running_loop().run_in_executor(pool, parse)
+                else:
+                    parsed = parse()
+                predictions = await batcher.submit(parsed)
+        except TimeoutError as error:
+            raise Busy(f"no answer within {limits.seconds:g} seconds: send fewer examples or retry later") from error
+        return Response(_encode({"predictions": predictions}), media_type="application/json")
+
+    async def health(_: Request) -> Response:
+        return JSONResponse({"status": "ok", **({} if drift is None else {"watch": drift.state()})})
+
+    async def model(_: Request) -> Response:
+        return JSONResponse(description)
+
+    async def counts(_: Request) -> Response:
+        return Response(metrics.text(), media_type=CONTENT_TYPE)
+
+    schema = _schema(description)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(PAGE.read_text(encoding="utf-8"))
+    page = template.render(model=description, paths=schema["paths"], example=SAMPLES[parser.kind])
+
+    async def docs(_: Request) -> Response:
+        return HTMLResponse(page)
+
+    async def openapi(_: Request) -> Response:
+        return JSONResponse(schema)
+
+    endpoints = (health, model, counts, docs, openapi)
+    routes = [Route(path, endpoint) for path, endpoint in zip(PATHS[1:], endpoints, strict=True)]
+    app = Starlette(
+        routes=[Route("/predict", predict, methods=["POST"]), *routes],
+        middleware=[Middleware(_RequestMetrics, metrics=metrics), Middleware(Guard, access=access or Access())],
+        exception_handlers=dict.fromkeys((*STATUSES, HTTPException, Exception), _error_answer),
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def _schema(description: dict[str, Any]) -> dict[str, Any]:
+    """Return the OpenAPI description of all paths."""
+    about = {"title": f"Holdfast: {description['name']}", "version": description["versions"]["holdfast"]}
+    answered = {"200": {"description": "Successful Response"}}
+    pages = {path: {"get": {"summary": text, "responses": answered}} for path, text in ABOUT.items()}
+    predict = {"/predict": {"post": predict_schema(description.get("schema"))}}
+    return {"openapi": "3.1.0", "info": about, "paths": {**predict, **pages}}
+
+
+async def _error_answer(_: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, HTTPException):
+        return JSONResponse({"error": f"{error.detail}: see /docs"}, status_code=error.status_code)
+    status = next((status for kind, status in STATUSES.items() if isinstance(error, kind)), 500)
+    message = "internal error: see the log of the server" if status == 500 else str(error)
+    return JSONResponse({"error": one_line(message)}, status_code=status)
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    """Return the body; raise as soon as it exceeds the limit."""
+    declared = request.headers.get("content-length", "").lstrip("0")
+    message = f"the body exceeds {limit} bytes: send fewer or smaller examples"
+    if declared.isdigit() and (len(declared) > 18 or int(declared) > limit):
+        raise TooLarge(message)
+    chunks, size = list[bytes](), 0
+    try:
+        async for chunk in request.stream():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > limit:
+                raise TooLarge(message)
+    except ClientDisconnect as error:
+        raise BadInput("the connection was closed before the body was complete: send it again") from error
+    return b"".join(chunks)
+
+
+class _RequestMetrics:
+    """Count every request with its status and duration."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app, self.metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        seconds = self.limits.seconds
-        until = time.monotonic() + seconds
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 500
+
+        async def observe(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
         try:
-            async with asyncio.timeout(seconds):
-                predictions = await self._answers(await _body(scope, receive, self.limits.body), until)
-        except TimeoutError as error:
-            raise Busy(f"no answer within {seconds:g} seconds: send fewer examples or retry later") from error
-        await Response(_encode({"predictions": predictions}), media_type="application/json")(scope, receive, send)
-
-    async def _answers(self, body: bytes, until: float) -> list[Any]:
-        if self.parser.kind in SLOW or len(body) > LARGE_BODY:
-            parse = partial(self.parser.parse, body, until=until)
-            request = await asyncio.get_running_loop().run_in_executor(self.pool, parse)
-        else:
-            request = self.parser.parse(body)
-        return await self.batcher.submit(request)
-
-    def close(self) -> None:
-        """End the parsing threads after their present example; requests that wait are dropped."""
-        self.pool.shutdown(wait=False, cancel_futures=True)
-
-
-async def _body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """Return the body; raise as soon as it exceeds the limit."""
-    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"").lstrip(b"0")
-    too_large = declared.isdigit() and (len(declared) > 18 or int(declared) > limit)
-    chunks, size, more = [], limit + 1 if too_large else 0, True
-    while more and size <= limit:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise BadInput("the connection was closed before the body was complete: send it again")
-        chunks.append(message.get("body", b""))
-        size, more = size + len(chunks[-1]), message.get("more_body", False)
-    if size > limit:
-        raise TooLarge(f"the body exceeds {limit} bytes: send fewer or smaller examples")
-    return b"".join(chunks)
+            await self.app(scope, receive, observe)
+        finally:
+            path = scope["path"] if scope["path"] in PATHS else "other"
+            self.metrics.request(path, status, time.perf_counter() - start)

@@ -124,10 +124,14 @@ class DriftMonitor:
         with self._lock:
             self.latest, self.windows = check, self.windows + 1
 
+    def _results(self) -> tuple[BatchCheck | None, int, int]:
+        """Return the latest check, and the numbers of windows and of examples that were not watched."""
+        with self._lock:
+            return self.latest, self.windows, self.unwatched
+
     def state(self) -> dict[str, Any]:
         """Return the state for /health."""
-        with self._lock:
-            latest, windows, unwatched = self.latest, self.windows, self.unwatched
+        latest, windows, unwatched = self._results()
         drifted = [] if latest is None else [finding.name for finding in latest.drifted]
         accuracy = None if latest is None or latest.accuracy is None else latest.accuracy.json()
         return {
@@ -137,40 +141,31 @@ class DriftMonitor:
 
     def gauges(self) -> Gauges:
         """Return the gauges of the latest window for /metrics."""
-        with self._lock:
-            latest, windows, unwatched = self.latest, self.windows, self.unwatched
+        latest, windows, unwatched = self._results()
         gauges: dict[str, tuple[str, str, Mapping[str, float]]] = {
             "holdfast_watch_windows_total": ("Windows that were checked for drift.", "counter", {"": windows}),
             "holdfast_watch_unwatched_total": ("Examples that were not watched.", "counter", {"": unwatched}),
         }
         if latest is None:
             return gauges
-        values = {
-            "drift": ("Whether the latest window drifted.", float(bool(latest.drifted))),
-            "p_value": ("Smallest corrected p value of the window.", min(f.corrected for f in latest.findings)),
-            "discrepancy": ("Squared maximum mean discrepancy of the features.", latest.discrepancy),
-            "foreign_share": ("Share of examples far from the training data.", latest.foreign),
-        }
-        if (own := latest.accuracy) is not None:
-            values |= {
-                "accuracy": ("Estimated accuracy.", own.estimate),
-                "accuracy_low": ("Lower end of the interval of the accuracy.", own.low),
-                "accuracy_high": ("Upper end of the interval of the accuracy.", own.high),
-            }
+        own, mean = latest.accuracy, None
         if self.saved.predicts == "numbers":
             mean = next((f.value for f in latest.findings if f.name == "predictions"), None)
-            values["prediction_mean"] = ("Mean predicted number.", mean)
-        known = {name: (about, value) for name, (about, value) in values.items() if value is not None}
-        gauges |= {f"holdfast_watch_{name}": (about, "gauge", {"": v}) for name, (about, v) in known.items()}
-        shares = {f'{{label="{_escaped(label)}"}}': share for label, share in latest.predicted.items()}
-        if shares:
-            gauges["holdfast_watch_predicted_share"] = ("Share of predictions per label.", "gauge", shares)
+        for name, about, value in (
+            ("drift", "Whether the latest window drifted.", float(bool(latest.drifted))),
+            ("p_value", "Smallest corrected p value of the window.", min(f.corrected for f in latest.findings)),
+            ("discrepancy", "Squared maximum mean discrepancy of the features.", latest.discrepancy),
+            ("foreign_share", "Share of examples far from the training data.", latest.foreign),
+            ("accuracy", "Estimated accuracy.", own and own.estimate),
+            ("accuracy_low", "Lower end of the interval of the accuracy.", own and own.low),
+            ("accuracy_high", "Upper end of the interval of the accuracy.", own and own.high),
+            ("prediction_mean", "Mean predicted number.", mean),
+        ):
+            if value is not None:
+                gauges[f"holdfast_watch_{name}"] = about, "gauge", {"": value}
+        if latest.predicted:
+            gauges["holdfast_watch_predicted_share"] = "Share of predictions per label.", "gauge", latest.predicted
         return gauges
 
 
 _NOTHING: Any = ((), None)  # no predictions arrived
-
-
-def _escaped(label: str) -> str:
-    """Escape a label value of the text format."""
-    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -6,7 +6,7 @@ import io
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,7 +22,7 @@ from holdfast.data.raw import GraphList, Pixels, Raw, Table, Texts, Vectors
 from holdfast.data.readers.columns import ColumnFinder
 from holdfast.data.readers.molecules import molecules
 from holdfast.data.readers.questions import Questions
-from holdfast.data.readers.table import read_json_rows
+from holdfast.data.readers.tables import read_json_rows
 from holdfast.data.readers.tags import Sentences
 
 WHERE = "the request"
@@ -73,15 +73,17 @@ class ParsedRequest:
         return len(self.examples)
 
 
+@dataclass
 class RequestParser:
     """Parses bodies with texts, vectors, images, sentences, questions or graphs."""
 
-    def __init__(
-        self, kind: str, limits: Limits, *, size: int | None = None, columns: Mapping[str, str] | None = None,
-        features: Sequence[str] | None = None, schema: Schema = (),
-    ) -> None:  # fmt: skip
-        self.kind, self.limits, self.size, self.columns = kind, limits, size, columns
-        self.features, self.schema = features, schema  # feature names and kinds of a model trained on a table
+    kind: str
+    limits: Limits
+    _: KW_ONLY
+    size: int | None = None
+    columns: Mapping[str, str] | None = None
+    features: Sequence[str] | None = None  # names of a model trained on a table
+    schema: Schema = ()  # and their kinds
 
     def parse(self, body: bytes, *, until: float = float("inf")) -> ParsedRequest:
         """Return the examples; raise BadInput for a malformed body, TooLarge for a large one.

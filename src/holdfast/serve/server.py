@@ -84,7 +84,7 @@ def _server(service: Service, access: Access | None, tls: Certificate | None = N
         from holdfast.serve.app import make_app
         from holdfast.serve.connections import connection_class
     except ImportError as error:
-        raise BadInput("serving needs FastAPI and uvicorn: run `pip install 'holdfast[serve]'`") from error
+        raise BadInput("serving needs Starlette, uvicorn and more: run `pip install 'holdfast[serve]'`") from error
     config = uvicorn.Config(
         make_app(service, access), http=connection_class(), ws="none", log_level="warning", access_log=False,
         server_header=False, proxy_headers=False, timeout_graceful_shutdown=int(service.limits.seconds) + GRACE,

@@ -3,7 +3,7 @@
 One rule decides. The reference is the better one of plain training and the best simple baseline, by their averages.
 Another row replaces it if it is significantly better: a one-sided paired t test over pairs of seed and target, Holm's
 correction over all methods at one half of `LEVEL`, and over all combinations at the other half. Of several such rows
-the one with the highest expected gain wins, which is the measured gain shrunk by its uncertainty (`stats.shrinkage`).
+the one with the highest expected gain wins, which is the measured gain shrunk by its uncertainty (`expected_gains`).
 With rows of different numbers of training rows, the rule is applied to each number. Samples have test rows of their
 own, so that the choice on a smaller one counts only if it is further above the constant there than the choice on more
 rows is above the constant on these.
@@ -30,8 +30,7 @@ from holdfast.stats.labels import (
     settings_key,
     without_rows,
 )
-from holdfast.stats.shrinkage import Gain, expected_gains
-from holdfast.stats.statistics import McNemar, Paired, holm, margin, mcnemar, paired_t
+from holdfast.stats.statistics import Gain, McNemar, Paired, expected_gains, holm, margin, mcnemar, paired_t
 from holdfast.stats.table import Row, Table, baselines, data_and_plan, experiment, tabulate
 
 MIN_SEEDS = 3  # fewer seeds do not allow a test over seeds

@@ -1,6 +1,7 @@
 """Write numbers in text: percentages, units, differences, p-values, and names of metrics."""
 
 import math
+from collections.abc import Sequence
 
 from holdfast.stats.statistics import Cell
 
@@ -8,6 +9,7 @@ UNITS = ("rmse", "mae", "interval_width")  # in the units of the target, of any 
 NOT_PERCENT = ("nll", "ece", "mcc", "loss", "perplexity", "w2v_similarity", "r2", "kappa", "rps", *UNITS)
 DIGITS = 4  # significant digits of a metric in the units of the target
 MISSING = "–"
+MAX_NAMES = 5  # listed in a sentence
 SPELLED = {
     "macro_f1": "macro-F1", "micro_f1": "micro-F1", "entity_f1": "entity F1", "answer_f1": "answer F1",
     "roc_auc": "ROC AUC", "rmse": "RMSE", "mae": "MAE", "r2": "R²", "map": "mAP", "rps": "RPS",
@@ -64,3 +66,13 @@ def metric_name(metric: str) -> str:
 def spelled(metric: str) -> str:
     """Spell a metric: `macro-F1`, `balanced accuracy`."""
     return SPELLED.get(metric, metric.replace("_", " "))
+
+
+def listed(names: Sequence[str], *, most: int = MAX_NAMES, what: str = "") -> str:
+    """Return the first names in one text, with the number of the others."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more{what}" if len(names) > most else "")
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text with at most this number of characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from holdfast.core.errors import BadInput
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.stats.labels import BASELINE, Groups, natural_key, settings_key
 from holdfast.stats.statistics import Cell, pooled, summarise
@@ -26,28 +25,11 @@ class Gap:
     stderr: float | None  # standard error of the gap, pooled from both
 
 
-def in_domain_gap(held_out: Iterable[RunRecord], in_domain: Iterable[RunRecord], metric: str) -> dict[str, Gap]:
-    """Map domain to the gap between in-domain and leave-one-out records of one method on the same data.
-
-    gap = mean in-domain - mean held out, with the sign reversed for metrics where lower is better. The two are scored
-    on different rows (held-out rows, the complete domain), so they are not paired and their standard errors are pooled.
-    """
-    held_out, in_domain = list(held_out), list(in_domain)
-    fingerprints = {str(r.spec.get("fingerprint")) for r in (*held_out, *in_domain)}
-    if len(fingerprints) > 1:
-        raise BadInput(f"the in-domain gap needs records of one data set; got {len(fingerprints)} data sets")
-    for name, records in (("leave-one-out", held_out), ("in-domain", in_domain)):
-        methods = {str(r.spec["method"]) for r in records}
-        if len(methods) != 1:
-            raise BadInput(f"the in-domain gap needs {name} records of one method; got {len(methods)} methods")
-    gaps = _gaps(held_out, in_domain, metric)
-    if not gaps:
-        raise BadInput(f"no domain has {metric} both held out and in-domain: run both plans on all domains")
-    return gaps
-
-
 def _gaps(held_out: Iterable[RunRecord], in_domain: Iterable[RunRecord], metric: str) -> dict[str, Gap]:
-    """Map each domain that both score to its gap."""
+    """Map each domain that both score to its gap: mean in-domain - mean held out, signed so that a loss is positive.
+
+    The two are scored on different rows, so they are not paired and their standard errors are pooled.
+    """
     unseen, seen = _scores_by_domain(held_out, metric), _scores_by_domain(in_domain, metric)
     sign = -1 if metric in LOWER_IS_BETTER else 1
     gaps = {}

@@ -1,15 +1,15 @@
-"""Means with errors, and tests of differences: paired t, Wilcoxon on bootstraps, McNemar, Holm's correction.
+"""Means with errors, and tests of differences: paired t, McNemar, Holm's correction, shrunk gains.
 
 `stdev` is the standard deviation of values, `stderr` the standard error of their mean.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-from scipy.special import bdtr, chdtrc, stdtr, stdtrit
+from scipy.special import bdtr, chdtrc, ndtr, stdtr, stdtrit
 
 from holdfast.core.errors import BadInput
 
@@ -79,7 +79,7 @@ class Paired:
 
 def paired_t(a: Sequence[float], b: Sequence[float]) -> Paired:
     """Student's test of the mean difference, t = mean(a - b) / stderr(a - b), n - 1 degrees of freedom, two-sided."""
-    _check_lengths(a, b)
+    check_lengths(a, b)
     cell = summarise([x - y for x, y in zip(a, b, strict=True)])
     floor = 1e-12 * max(1.0, *(abs(v) for v in (*a, *b)))  # a smaller spread is a rounding error
     t = p = None
@@ -87,51 +87,6 @@ def paired_t(a: Sequence[float], b: Sequence[float]) -> Paired:
         t = cell.mean / cell.stderr
         p = 2 * float(stdtr(cell.n - 1, -abs(t)))
     return Paired(cell.mean, cell.stderr, cell.stdev, t, p, cell.n)
-
-
-def signed_rank(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
-    """Wilcoxon's signed-rank test, one-tailed for a > b: (W+, exact p).
-
-    W+ is the sum of the ranks of |a - b| with a > b; pairs without a difference are dropped. The p-value is exact with
-    ties too: it enumerates all 2^n signs of the observed ranks.
-    """
-    from scipy.stats import rankdata  # scipy.stats is slow to import, and the report does not need it
-
-    _check_lengths(a, b)
-    # equal accuracies can differ by a rounding error
-    differences = np.round(np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64), 12)
-    differences = differences[differences != 0]
-    ranks = rankdata(np.abs(differences))  # (n,), multiples of 1/2
-    statistic = float(ranks[differences > 0].sum())
-    doubled = np.rint(2 * ranks).astype(int)
-    shares = np.eye(1, int(doubled.sum()) + 1)[0]  # shares[w]: share of the signs with 2 W+ = w
-    for rank in doubled:
-        shares = (shares + np.pad(shares, (rank, 0))[: len(shares)]) / 2
-    return statistic, min(1.0, float(shares[round(2 * statistic) :].sum()))
-
-
-@dataclass(frozen=True, slots=True)
-class Bootstrapped:
-    """Accuracies of two systems on the same bootstrap samples, and the one-tailed test on them."""
-
-    a: tuple[float, ...]
-    b: tuple[float, ...]
-    statistic: float  # W+
-    p: float
-
-
-def bootstrap_signed_rank(
-    a: Sequence[bool], b: Sequence[bool], *, draws: int = 10, size: int = 200, seed: int = 0
-) -> Bootstrapped:
-    """Test whether a is better than b by Wilcoxon on accuracies of `draws` bootstrap samples of `size` items.
-
-    The test of Asghar et al. (2020). The samples come from one test set and are not independent, so p shrinks with
-    their number: report `mcnemar` and a test over seeds as well.
-    """
-    correct_a, correct_b = _correctness(a, b)
-    rows = np.random.default_rng(seed).integers(len(correct_a), size=(draws, size))
-    accuracies = tuple(map(float, correct_a[rows].mean(axis=1))), tuple(map(float, correct_b[rows].mean(axis=1)))
-    return Bootstrapped(*accuracies, *signed_rank(*accuracies))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +106,7 @@ def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> McNemar:
     With m items that only a and k items that only b predicts correctly, the exact p is 2 P(X <= min(m, k)) with
     X ~ Binomial(m + k, 1/2); the approximate one compares (|m - k| - 1)² / (m + k) with chi-square, one degree.
     """
-    correct_a, correct_b = _correctness(a, b)
+    correct_a, correct_b = correctness_arrays(a, b)
     only_a, only_b = int((correct_a & ~correct_b).sum()), int((correct_b & ~correct_a).sum())
     total = only_a + only_b
     if total == 0:
@@ -175,13 +130,44 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-def _check_lengths(a: Sequence[object], b: Sequence[object]) -> None:
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Expected difference to the baseline and the probability that it is an improvement."""
+
+    mean: float
+    probability: float
+
+
+def expected_gains(differences: Mapping[str, Paired], *, lower_is_better: bool = False) -> dict[str, Gain]:
+    """Return the expected gain per method; differences without a standard error are left out.
+
+    The best of many measured differences is partly luck. With d_i the mean paired difference of method i and s_i its
+    standard error, gains are modelled as N(0, v) with v = max(0, mean(d_i^2) - mean(s_i^2)); the expected gain is the
+    posterior mean d_i v / (v + s_i^2), and the probability of a gain follows from the posterior variance (empirical
+    Bayes).
+    """
+    known = {name: pairs for name, pairs in differences.items() if pairs.stderr is not None}
+    if not known:
+        return {}
+    squares = [(pairs.difference**2, (pairs.stderr or 0.0) ** 2) for pairs in known.values()]
+    variance = max(0.0, fmean(d for d, _ in squares) - fmean(s for _, s in squares))
+    gains = {}
+    for (name, pairs), (_, error) in zip(known.items(), squares, strict=True):
+        share = variance / (variance + error) if variance + error > 0 else 0.0
+        mean, spread = share * pairs.difference, math.sqrt(share * error)
+        sign = -1 if lower_is_better else 1
+        probability = float(ndtr(sign * mean / spread)) if spread > 0 else 0.5 if mean == 0 else float(sign * mean > 0)
+        gains[name] = Gain(mean, probability)
+    return gains
+
+
+def check_lengths(a: Sequence[object], b: Sequence[object]) -> None:
     if len(a) != len(b) or len(a) == 0:
         raise BadInput(f"a paired test needs two non-empty sequences of equal length; got {len(a)} and {len(b)} values")
 
 
-def _correctness(a: Sequence[bool], b: Sequence[bool]) -> tuple[np.ndarray, np.ndarray]:
-    _check_lengths(a, b)
+def correctness_arrays(a: Sequence[bool], b: Sequence[bool]) -> tuple[np.ndarray, np.ndarray]:
+    check_lengths(a, b)
     arrays = np.asarray(a), np.asarray(b)
     if not all(np.isin(values, (0, 1)).all() for values in arrays):
         raise BadInput("correctness values must be true or false (1 or 0) per item")

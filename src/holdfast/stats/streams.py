@@ -76,15 +76,11 @@ class Transfer:
     label: str
     average: Cell | None
     backward: Cell | None
-    forward: Cell | None
     forgetting: Cell | None
 
 
-def transfers(groups: Groups, metric: str, *, baseline: Sequence[float] | None = None) -> list[Transfer]:
-    """Return one entry per configuration with several stages.
-
-    `baseline` holds the scores of an untrained model by `stream_domains`, for forward transfer.
-    """
+def transfers(groups: Groups, metric: str) -> list[Transfer]:
+    """Return one entry per configuration with several stages."""
     lower = metric in LOWER_IS_BETTER
 
     def cell(values: Iterable[float | None]) -> Cell | None:
@@ -95,13 +91,11 @@ def transfers(groups: Groups, metric: str, *, baseline: Sequence[float] | None =
     for name, group in groups.items():
         runs = [(score_matrix(r, metric), learned_at(r)) for r in group if len(r.stages) > 1]
         if runs:
-            forward = (forward_transfer(r, baseline or (), s, lower_is_better=lower) for r, s in runs)
             entries.append(
                 Transfer(
                     name,
                     average=cell(average(r, s) for r, s in runs),
                     backward=cell(backward_transfer(r, s, lower_is_better=lower) for r, s in runs),
-                    forward=None if baseline is None else cell(forward),
                     forgetting=cell(forgetting(r, s, lower_is_better=lower) for r, s in runs),
                 )
             )

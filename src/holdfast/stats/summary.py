@@ -73,9 +73,13 @@ def summarise(records: Iterable[RunRecord], metric: str) -> Summary:
     entries = [] if mixed else compared if len(rivals) == len(groups) else differences(rivals, metric)
     entries = [entry for entry in entries if math.isfinite(entry.pairs.difference)]
     entries.sort(key=lambda entry: entry.pairs.difference, reverse=metric not in LOWER_IS_BETTER)
+    decision = decide([r for r in records if r.spec.get("plan") != IN_DOMAIN] or records, metric, tables=table_of)
+    if decision is not None:
+        # rejected rows are no candidates, but they are in the table and may change the labels of the others
+        named = (label for label, group in competing.groups.items() if any(r.spec == decision.spec for r in group))
+        decision = replace(decision, label=next(named, decision.label))
     return Summary(
         metric, records, every, shown, competing, rivals, mixed, engagements(groups), tests,
         by_example=[] if tests else by_example(groups), differences=entries, gaps=shifts,
-        headroom=headroom(groups, metric, shifts), costs=costs(groups),
-        decision=decide([r for r in records if r.spec.get("plan") != IN_DOMAIN] or records, metric, tables=table_of),
+        headroom=headroom(groups, metric, shifts), costs=costs(groups), decision=decision,
     )  # fmt: skip

@@ -108,6 +108,16 @@ class Task(ABC):
         return y
 
 
+class ExampleTask(Task):
+    """Base of tasks with one prediction per example of a table, and a loss that is the mean over examples."""
+
+    data_form = "table"
+    needs = ("label", "domain")
+
+    def loss_count(self, y: Tensor) -> int | Tensor | None:
+        return len(y)
+
+
 def select(values: Mapping[str, float], names: Sequence[str]) -> Scores:
     """Return the named metrics; raise for an unknown name."""
     for name in names:

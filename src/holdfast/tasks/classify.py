@@ -13,22 +13,17 @@ from torch import Tensor
 
 from holdfast.core.errors import unknown
 from holdfast.record import Scores
-from holdfast.tasks.base import Task
+from holdfast.tasks.base import ExampleTask
 
 
-class Classify(Task):
+class Classify(ExampleTask):
     """Cross-entropy on logits (b, c); accuracy, F1, correlation, ROC AUC and calibration metrics."""
 
     metrics = ("accuracy", "macro_f1", "micro_f1", "balanced_accuracy", "mcc", "roc_auc", "nll", "ece")
-    needs = ("label", "domain")
-    data_form = "table"
     predicts = "classes"
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(output, y)
-
-    def loss_count(self, y: Tensor) -> int | Tensor | None:
-        return len(y)
 
     def scores(self, stats: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
         probability = stats.double().softmax(dim=-1).numpy()  # (b, c)

@@ -19,10 +19,10 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.targets import label_sets
 from holdfast.nn.model import Model
 from holdfast.record import Scores
-from holdfast.tasks.base import Task, select
+from holdfast.tasks.base import ExampleTask, Task, select
 
 
-class MultiLabel(Task):
+class MultiLabel(ExampleTask):
     """Binary cross-entropy per label; macro and micro F1, mean average precision and exact matches.
 
     A label is predicted if its probability reaches a threshold: 0.5 during training, afterwards the threshold per
@@ -31,7 +31,6 @@ class MultiLabel(Task):
 
     metrics = ("macro_f1", "micro_f1", "map", "exact_match", "nll")
     needs = ("domain",)  # an empty label is a set without labels
-    data_form = "table"
     predicts = "labels"
 
     def __init__(self, *, separator: str = "") -> None:
@@ -49,9 +48,6 @@ class MultiLabel(Task):
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(output, y)
-
-    def loss_count(self, y: Tensor) -> int | Tensor | None:
-        return len(y)
 
     def predictions(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
         """(b, c) whether each label is predicted, as 0 or 1."""
@@ -90,10 +86,8 @@ class MultiLabel(Task):
 
 def average_precision(score: np.ndarray, positive: np.ndarray) -> float:
     """Area under the precision-recall curve as a sum over distinct scores, without interpolation."""
-    order = np.argsort(-score, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(score[order])), len(score) - 1)  # the last position of each distinct score
-    hits = np.cumsum(positive[order])[ends]
-    precision, recall = hits / (ends + 1), hits / positive.sum()
+    _, hits, counts = _by_score(score, positive)
+    precision, recall = hits / counts, hits / positive.sum()
     return float((np.diff(np.append(0.0, recall)) * precision).sum())
 
 
@@ -104,12 +98,16 @@ def best_thresholds(probability: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """
     thresholds = np.full(probability.shape[1], 0.5)
     for label in np.flatnonzero(truth.any(axis=0)):
-        score, positive = probability[:, label], truth[:, label]
-        order = np.argsort(-score, kind="stable")
-        ends = np.append(np.flatnonzero(np.diff(score[order])), len(score) - 1)
-        f1 = 2 * np.cumsum(positive[order])[ends] / (ends + 1 + positive.sum())
-        values = score[order][ends]  # distinct scores, the highest first
+        values, hits, counts = _by_score(probability[:, label], truth[:, label])
+        f1 = 2 * hits / (counts + hits[-1])
         middle = (values + np.append(values[1:], 0.0)) / 2
         best = np.flatnonzero(f1 >= f1.max() - 1e-12)
         thresholds[label] = middle[best[np.abs(middle[best] - 0.5).argmin()]]
     return thresholds
+
+
+def _by_score(score: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the distinct scores, the highest first, and how many positives and examples reach each of them."""
+    order = np.argsort(-score, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(score[order])), len(score) - 1)
+    return score[order][ends], np.cumsum(positive[order])[ends], ends + 1

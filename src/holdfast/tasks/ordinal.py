@@ -13,10 +13,11 @@ from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.targets import ordered_levels
 from holdfast.record import Scores
-from holdfast.tasks.base import Task, select
+from holdfast.tasks.base import select
+from holdfast.tasks.classify import Classify
 
 
-class Ordinal(Task):
+class Ordinal(Classify):
     """Binary cross-entropy of every question "is the level above k", with probabilities from one softmax.
 
     A prediction far from the true level fails more of these questions and costs more. Metrics: quadratic weighted
@@ -25,9 +26,6 @@ class Ordinal(Task):
     """
 
     metrics = ("kappa", "mae", "accuracy", "rps", "nll")
-    needs = ("label", "domain")
-    data_form = "table"
-    predicts = "classes"
 
     def __init__(self, *, order: Sequence[str] | None = None) -> None:
         if order is not None and (isinstance(order, str) or len(order) < 2):
@@ -44,9 +42,6 @@ class Ordinal(Task):
         is_above = y[:, None] > torch.arange(output.shape[1] - 1, device=y.device)
         return -torch.where(is_above, above, below).mean()
 
-    def loss_count(self, y: Tensor) -> int | Tensor | None:
-        return len(y)
-
     def scores(self, stats: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
         probability, labels = stats.double().softmax(-1).numpy(), y.numpy()
         predicted, levels = probability.argmax(axis=1), probability.shape[1]
@@ -60,12 +55,6 @@ class Ordinal(Task):
             "nll": float(-np.log(probability[np.arange(len(labels)), labels].clip(1e-12)).mean()),
         }
         return select(values, names)
-
-    def correct(self, stats: Tensor, y: Tensor) -> Tensor | None:
-        return stats.argmax(dim=-1) == y
-
-    def sample_targets(self, output: Tensor, y: Tensor) -> Tensor:
-        return torch.multinomial(output.softmax(-1), 1)[:, 0]
 
 
 def quadratic_kappa(predicted: np.ndarray, y: np.ndarray, levels: int) -> float | None:

@@ -15,20 +15,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Inputs
+from holdfast.core.settings import checked_settings, keywords_of, setting
 from holdfast.data.dataset import Dataset
 from holdfast.data.targets import numeric_targets
 from holdfast.nn.model import Model, OutputScale
 from holdfast.record import Scores
-from holdfast.tasks.base import Task, select
+from holdfast.tasks.base import ExampleTask, Task, select
 
-LOSSES = ("mse", "huber", "pinball")
 STEP = 0.05  # a prediction counts as changed if it moves by about this part of the target's standard deviation
 POINTS = 200  # predictions per test domain that a record stores, for plots
 
 
-class Regress(Task):
+class Regress(ExampleTask):
     """Squared, Huber or pinball loss on the standardised target; RMSE, MAE, R2 and prediction intervals.
 
     Mean and standard deviation of the target are those of the training rows. With the pinball loss, the network
@@ -37,17 +36,17 @@ class Regress(Task):
     """
 
     metrics = ("rmse", "mae", "r2")
-    needs = ("label", "domain")
-    data_form = "table"
     predicts = unit = "numbers"
 
-    def __init__(self, *, loss: str = "mse", delta: float = 1.0, level: float = 0.9) -> None:
-        check_known("task.loss", loss, LOSSES)
-        if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0 < delta < math.inf:
-            raise BadInput(f"task.delta, where the Huber loss becomes linear, must be above 0, got {delta!r}")
-        if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
-            raise BadInput(f"task.level, the probability of an interval, must be between 0 and 1, got {level!r}")
-        self.kind, self.delta, self.level = loss, float(delta), float(level)
+    @checked_settings
+    class Settings:
+        loss: str = setting("mse", choices=("mse", "huber", "pinball"))
+        delta: float = setting(1.0, above=0, help="error from which the Huber loss is linear")
+        level: float = setting(0.9, above=0, below=1, help="probability of an interval")
+
+    @keywords_of(Settings)
+    def __init__(self, settings: Settings) -> None:
+        self.kind, self.delta, self.level = settings.loss, float(settings.delta), float(settings.level)
         self.scale = OutputScale(0.0, 1.0)
         self.margin: float | None = None  # of the intervals, in units of the standardised target
 
@@ -87,9 +86,6 @@ class Regress(Task):
         if self.kind == "huber":
             return F.huber_loss(output[:, 0], y, delta=self.delta)
         return F.mse_loss(output[:, 0], y)
-
-    def loss_count(self, y: Tensor) -> int | Tensor | None:
-        return len(y)
 
     def predictions(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
         """(b, 1) predictions in steps of a part of the standard deviation, so that equal ones are close ones."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Inputs, Question
 from holdfast.core.ragged import Ragged
+from holdfast.core.settings import checked_settings, keywords_of, setting
 from holdfast.core.store import join
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.positions import FIRST, Window, question_windows, token_encoder
@@ -44,12 +45,15 @@ class Span(Task):
     data_form = "questions"
     unit = "answers"
 
-    def __init__(self, *, stride: int | None = None, question: int = 64, answer: int = 30) -> None:
-        least = {"stride": 0, "question": 1, "answer": 1}
-        for name, value in (("stride", stride), ("question", question), ("answer", answer)):
-            if value is not None and (type(value) is not int or value < least[name]):
-                raise BadInput(f"task.{name} must be a number of tokens of at least {least[name]}; got {value!r}")
-        self.stride, self.question, self.answer = stride, question, answer
+    @checked_settings
+    class Settings:
+        stride: int | None = setting(None, least=0, help="tokens by which windows overlap")
+        question: int = setting(64, least=1, help="tokens of a question, at most")
+        answer: int = setting(30, least=1, help="tokens of an answer, at most")
+
+    @keywords_of(Settings)
+    def __init__(self, settings: Settings) -> None:
+        self.stride, self.question, self.answer = settings.stride, settings.question, settings.answer
         self.raw: Rows | None = None
         self.windows: Sequence[Window] = ()
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import catalog
 from holdfast.catalog.entry import TOKEN_TASKS, Entry
-from holdfast.core.errors import BadInput
-from holdfast.core.laboratory import laboratory_error
+from holdfast.core.errors import BadInput, laboratory_error
 from holdfast.record import RunRecord
 from holdfast.spec import Spec
 
@@ -86,10 +85,10 @@ def analyse_run(
     trained = {part.domain for part in stage.train}
     sources = [part for part in (*stage.train, *stage.valid) if part.domain in trained]
     unseen = [part for part in stage.test if part.domain not in trained]
-    model, targets = assembly.network, unseen or stage.test
+    model, targets = assembly.deployed, unseen or stage.test
     views = collect_views(
         model, assembly.examples, sources, targets, seed=spec.seed, dataset=dataset,
-        score=partial(_score, assembly, model, spec.metric) if "general-memory" in names else None,
+        score=partial(_score, assembly, model, spec.metric),
     )  # fmt: skip
     return {name: catalog.lookup("analyses", name).build(views, seed=spec.seed) for name in names}
 

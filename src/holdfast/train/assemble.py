@@ -23,12 +23,12 @@ from holdfast.methods.averaging import SWAD, MovingAverage
 from holdfast.methods.base import Method
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.methods.soup import Soup, WiseFT
-from holdfast.nn.adapters import adapter_rank, merge_adapters
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.small import Features, ImageBackbone
 from holdfast.nn.graft.insert import Attachable
 from holdfast.nn.growth import GrowsWords
-from holdfast.nn.model import Model, tune
+from holdfast.nn.model import Model
+from holdfast.nn.tuning import adapter_rank, merge_adapters, tune
 from holdfast.spec import Spec
 from holdfast.tasks.base import Structured, Task
 from holdfast.tasks.regress import Regress
@@ -85,14 +85,14 @@ class Assembly:
         return replace(self, method=method, encoder=backbone, examples=examples, learning_parameters=learning)
 
     @property
-    def network(self) -> Model:
-        """The trained network, which may take features of the encoder."""
+    def deployed(self) -> Model:
+        """The trained network, from examples as the method takes them to outputs."""
         assert self.method is not None
         return self.method.deployed
 
     def deploy(self) -> Model:
         """Return the trained network from raw inputs to outputs, including the encoder."""
-        model = self.network
+        model = self.deployed
         if isinstance(model.backbone, Features) and not isinstance(self.encoder, Features):
             complete = Model(self.encoder, model.neck, model.head, precision=model.precision)
             complete.recall, complete.scale = model.recall, model.scale

@@ -13,7 +13,7 @@ from holdfast import catalog
 from holdfast.catalog.encoders import GENERAL
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
-from holdfast.defaults import FEWEST_OF_SAMPLE, default_length, learns
+from holdfast.defaults import default_length, fewest_of_sample, learns
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.spec import Spec
 from holdfast.stats.labels import BASELINE, CONSTANT, SIMPLE, settings_key
@@ -142,6 +142,11 @@ class Board:
             self.open[unit].running.add(job.id)
             self.units[job.id] = unit
             return job
+
+    def has_baseline(self) -> bool:
+        """Whether plain training has a result, or takes no part."""
+        names = {each.name for each in self.slate.having(queue.BASELINE)}
+        return not names or any(unit.name in names for unit in self.finished)
 
     def _read(self, units: Sequence[Unit]) -> bool:
         """Finish units of which an earlier command left all records, which takes no time; return whether there was one.
@@ -352,13 +357,13 @@ def sized(spec: Spec, rows: int, workspace: Workspace) -> Spec:
     if not rows:
         return spec
     # a spec with the default length for all rows was not changed by the user, and gets the default for the sample
-    fewest = catalog.lookup("encoders", spec.encoder).fewest_steps
+    encoder = catalog.lookup("encoders", spec.encoder)
     length = partial(
         default_length, domains=len(workspace.dataset.domains), batch=spec.batch, per_step=spec.domains_per_step
     )
-    default = length(len(workspace.dataset), fewest=fewest)
+    default = length(len(workspace.dataset), fewest=encoder.fewest_steps)
     if all(getattr(spec, name) == value for name, value in default.items()):
-        spec = replace(spec, **length(rows, fewest=FEWEST_OF_SAMPLE))
+        spec = replace(spec, **length(rows, fewest=fewest_of_sample(encoder.takes, workspace.device.type)))
     return replace(spec, rows=rows)
 
 

@@ -24,6 +24,7 @@ from holdfast.train.queue import Unit
 
 REPORT_FACTOR = 0.5  # time of combinations and report after the runs, as a multiple of that before the first one
 REPORT_SHARE = 0.03  # of the limit, for the same
+FEW_RUNS = 0.4  # share of that time while plain training has no result: there is little to combine and to draw
 MODEL_FACTOR = 1.6  # time of a model of all domains, as a multiple of the longest run without one of them
 CROWD, ALONE = 8, 3.0  # workers that share a GPU, and how much faster a run is without the others
 MOST_RESERVED = 0.3  # share of the limit that is reserved for the model, at most
@@ -131,6 +132,8 @@ def reserve(board: Board, *, limit: float, model: bool, before: float) -> float:
     `before` are the seconds before the first run, for imports and reading: they show how fast this machine is now.
     """
     report = REPORT_FACTOR * before + REPORT_SHARE * min(limit, 600.0)
+    if not board.has_baseline():
+        report *= FEW_RUNS
     training = model_seconds(leading(board), workers=board.workers) if model else 0.0
     return min(report, MOST_RESERVED * limit) + min(training, MOST_RESERVED * limit)
 

@@ -45,7 +45,7 @@ def cost_of(spec: Spec, episode: Episode, workspace: Workspace, assembly: Assemb
 def _macs(network: Model, assembly: Assembly, workspace: Workspace) -> int | None:
     """Count the multiply-adds for the first example of the data set, from raw inputs to outputs."""
     first = torch.zeros(1, dtype=torch.long)
-    if type(assembly.network.backbone) is type(assembly.encoder):
+    if type(assembly.deployed.backbone) is type(assembly.encoder):
         # in copies, where another size of a batch takes seconds
         x = assembly.examples.inputs(first.repeat(IMAGES_PER_BATCH) if assembly.examples.fills_batches else first)
     else:  # the examples are features of a frozen encoder

@@ -73,7 +73,7 @@ def measure_engagement(model: Model, examples: Examples, domains: Sequence[Part]
 
 def engagement_of(assembly: Assembly, episode: Episode, workspace: Workspace) -> dict[str, Any]:
     """Measure the mechanisms of a trained run; those inside a frozen encoder need the raw inputs again."""
-    model, examples = assembly.network, assembly.examples
+    model, examples = assembly.deployed, assembly.examples
     if model is not (complete := assembly.deploy()) and mechanisms(assembly.encoder):
         model = complete.to(workspace.device)
         examples = workspace.examples(workspace.store(assembly.encoder), assembly.task)

@@ -8,12 +8,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core import processes
 from holdfast.core.errors import BadInput
-from holdfast.methods.base import Metrics
 from holdfast.record import RunRecord
+
+if TYPE_CHECKING:
+    from holdfast.methods.base import Metrics
 
 FLUSH_STEPS = 25  # steps whose metrics are copied from the device together
 

@@ -30,7 +30,7 @@ SHARED = ("method", "neck", "lr")  # groups whose settings go to those methods a
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a command asks for: methods x seeds x episodes of a plan, or complete specs; None means the default."""
+    """Request of a command: methods x seeds x episodes of a plan, or complete specs; None means the default."""
 
     data: DataOptions | None = None  # if the command reads data
     methods: Sequence[str] = ("erm",)  # ("auto",): the default slate; ("all",): every method that fits

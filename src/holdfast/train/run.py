@@ -142,7 +142,7 @@ def _state(spec: Spec, assembly: Assembly) -> dict[str, Tensor]:
 
 def _copied_state(assembly: Assembly, limit: int) -> dict[str, Tensor]:
     """Return a copy of the state of a trained network on the CPU; empty if it has more bytes than the limit."""
-    state = assembly.network.state_dict()
+    state = assembly.deployed.state_dict()
     if sum(value.numel() * value.element_size() for value in state.values()) > limit:
         return {}
     return {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}

@@ -17,7 +17,7 @@ from holdfast.core.errors import BadInput, check_known, unknown
 from holdfast.core.settings import setting_defaults
 from holdfast.data.dataset import Dataset
 from holdfast.defaults import FEWEST_SLOTS, default_slots, defaults
-from holdfast.nn.model import check_mode
+from holdfast.nn.tuning import check_mode
 from holdfast.spec import RATE_PARTS, Spec
 from holdfast.train.facts import DataFacts, size_settings
 

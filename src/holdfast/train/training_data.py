@@ -11,13 +11,11 @@ import numpy as np
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput, check_known
-from holdfast.data.copies import copies_note
+from holdfast.data import load
 from holdfast.data.dataset import Dataset
-from holdfast.data.load import load_data
 from holdfast.data.readers.columns import listed
-from holdfast.data.readers.memory import Source
-from holdfast.data.targets import infer_task
-from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled, with_empty_labels
+from holdfast.data.readers.in_memory import Source
+from holdfast.data.unlabelled import EMPTY_LABELS
 from holdfast.spec import Spec
 from holdfast.tasks.base import Task
 from holdfast.train.plan import small_domain_note
@@ -123,15 +121,7 @@ def training_data(
     adapts = unlabelled is not None or empty_labels != EMPTY_LABELS[0]
     if adapts and (task or Spec.task) != "classify":
         raise BadInput(f"the task {task} does not use unlabelled examples: leave --unlabelled and --empty-labels out")
-    need = [role for role in target.needs if empty_labels == EMPTY_LABELS[0] or role != "label"]
-    dataset = load_data(data, columns=columns, need=need, data_dir=data_dir, form=target.data_form, skip_bad=skip_bad)
-    dataset = target.convert(dataset) if task else infer_task(dataset)
-    dataset = with_empty_labels(dataset) if empty_labels != EMPTY_LABELS[0] else dataset
-    dataset = dataset.checked(labels=bool(target.predicts))
-    dataset = dataset if examples is None else dataset.limited(examples)
-    dataset = dataset.with_notes(copies_note(dataset))
-    if unlabelled is None:
-        return dataset
-    inputs = {role: name for role, name in (columns or {}).items() if role not in ("label", "split")}
-    extra = load_data(unlabelled, columns=inputs, need=(), data_dir=data_dir, form=target.data_form, skip_bad=skip_bad)
-    return add_unlabelled(dataset, extra if examples is None else extra.limited(examples))
+    return load.training_data(
+        data, target, inferred=not task, columns=columns, data_dir=data_dir, examples=examples, unlabelled=unlabelled,
+        empty_labels=empty_labels, skip_bad=skip_bad,
+    )  # fmt: skip

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from scipy.special import log_softmax, softmax
 from torch import Tensor
 
-from holdfast.core.checkpoint import load_tree, save_tree
-from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
 from holdfast.core.seeds import derive
 from holdfast.core.tape import Tape, tape
@@ -23,7 +20,7 @@ from holdfast.nn.model import Model, OutputScale
 from holdfast.tasks.multilabel import MultiLabel
 from holdfast.tasks.regress import Regress, in_units
 from holdfast.train.assemble import Assembly
-from holdfast.uncertainty.arrays import from_tree, to_tree
+from holdfast.uncertainty.arrays import StoredArrays
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 MAX_WIDTH = 2048  # wider features are scaled per feature, since their covariance would be too large
@@ -138,7 +135,7 @@ class Observations(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Calibration:
+class Calibration(StoredArrays):
     """Temperature, foreign score and entropy of memory reads, fitted once and stored in the model folder.
 
     `margin` is that of the intervals of a regression, in standardised units; `thresholds` are those of a set of labels.
@@ -149,18 +146,11 @@ class Calibration:
     entropies: np.ndarray | None = None  # sorted; None without a memory that records its reads
     margin: float | None = None
     thresholds: np.ndarray | None = None  # (c,)
+    inline: ClassVar[str] = "foreign"
 
     def undecided(self, entropy: np.ndarray | None) -> np.ndarray | None:
         """Return the percentage (n,) of validation examples whose memory read has at most this entropy."""
         return None if entropy is None or self.entropies is None else percentiles(entropy, self.entropies)
-
-    def save(self, path: Path) -> Path:
-        return save_tree(path, to_tree(self, inline="foreign"))
-
-    @staticmethod
-    def load(path: Path) -> Calibration:
-        tree = load_tree(path)
-        return from_tree(Calibration, tree, foreign=from_tree(ForeignScore, tree))
 
 
 def temperature_of(calibration: Calibration | None) -> float:
@@ -212,21 +202,12 @@ def observations(values: Tensor, model: Model) -> Observations:
 
 def observe_rows(assembly: Assembly, rows: np.ndarray) -> Observations:
     """Return what the trained network of a run computes for some rows of its examples."""
-    assert assembly.method is not None
-    model = assembly.method.deployed
+    model = assembly.deployed
     was_training = model.training
     model.eval()
     values = assembly.examples.map(observer(model), rows, prediction_batch=model.prediction_batch)
     model.train(was_training)
     return observations(values, model)
-
-
-def check_finite(values: np.ndarray) -> None:
-    """Raise if the network returned NaN or inf."""
-    wrong = np.flatnonzero(~np.isfinite(values).all(axis=1))
-    if len(wrong):
-        fix = "check for extreme values or remove the example"
-        raise BadInput(f"example {wrong[0] + 1} of {len(values)} gives NaN or inf in the network: {fix}")
 
 
 def fit_calibration(

@@ -46,28 +46,23 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class Sets:
-    """Sets of classes (n, c), or intervals (n,) whose ends are nan if they are unbounded."""
+    """Sets of classes (n, c) of bool, or the ends (n, 2) of intervals, nan if they are unbounded."""
 
-    classes: np.ndarray | None
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
+    values: np.ndarray
 
     def covers(self, y: np.ndarray) -> np.ndarray:
         """Return (n,) whether a set has the true class, or an interval the true number."""
-        if self.classes is not None:
-            return self.classes[np.arange(len(y)), y]
-        assert self.low is not None
-        assert self.high is not None
-        return ~((y < self.low) | (y > self.high))  # an unbounded end is nan
+        if self.values.dtype == bool:
+            return self.values[np.arange(len(y)), y]
+        return ~((y < self.values[:, 0]) | (y > self.values[:, 1]))  # an unbounded end is nan
 
     @property
     def sizes(self) -> np.ndarray:
         """Number of classes (n,), or width (n,); inf if it is unbounded."""
-        if self.classes is not None:
-            return self.classes.sum(axis=1).astype(np.float64)
-        assert self.low is not None
-        assert self.high is not None
-        return np.where(np.isnan(self.low), np.inf, self.high - self.low)
+        if self.values.dtype == bool:
+            return self.values.sum(axis=1).astype(np.float64)
+        width = self.values[:, 1] - self.values[:, 0]
+        return np.where(np.isnan(width), np.inf, width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +122,7 @@ class Calibrated:
                 low, high = low - limits, high + limits
             middle = (low + high) / 2  # a negative margin may turn the ends around
             low, high = np.minimum(low, middle), np.maximum(high, middle)
-            return Sets(None, *(np.where(np.isinf(limits), np.nan, edge) for edge in (low, high)))
+            return Sets(np.where(np.isinf(limits)[:, None], np.nan, np.stack([low, high], axis=1)))
         chosen = 1 - outputs <= limits[:, None] + 1e-9
         chosen[np.arange(len(outputs)), outputs.argmax(axis=1)] = True  # a set is never empty
         if self.ordered:

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
-from holdfast.core.checkpoint import load_tree, save_tree
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import Dataset
 from holdfast.defaults import default_plan
@@ -26,7 +25,7 @@ from holdfast.train.assemble import Assembly
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import Request, resolve
 from holdfast.train.workspace import Workspace
-from holdfast.uncertainty.arrays import from_tree, to_tree
+from holdfast.uncertainty.arrays import StoredArrays
 from holdfast.uncertainty.calibration import observe_rows
 from holdfast.uncertainty.mixture import calibrated
 from holdfast.uncertainty.stored_runs import read_run
@@ -67,7 +66,7 @@ class Projection:
 
 
 @dataclass(frozen=True, eq=False)
-class LeftOut:
+class LeftOut(StoredArrays):
     """Outputs of the runs that left out one domain each, for that domain and for validation rows of the others.
 
     Outputs are calibrated probabilities (n, c) in the order of the model's classes, or predictions in the units of the
@@ -81,6 +80,7 @@ class LeftOut:
     outputs: np.ndarray  # (n, k)
     coordinates: np.ndarray | None = None  # (n, d) projected features of the saved model
     projection: Projection | None = None
+    inline: ClassVar[str] = "projection"
 
     def __post_init__(self) -> None:
         count, arrays = len(self.y), (self.domain, self.target, self.outputs, self.coordinates)
@@ -119,17 +119,6 @@ class LeftOut:
     def without_features(self) -> LeftOut:
         """Return the outputs alone, for a model whose features differ."""
         return replace(self, coordinates=None, projection=None)
-
-    def save(self, path: Path) -> Path:
-        """Write the file atomically."""
-        return save_tree(path, {**to_tree(self, inline="projection"), "domains": list(self.domains)})
-
-    @staticmethod
-    def load(path: Path) -> LeftOut:
-        """Read the file; raise TypeError or KeyError if it is not valid."""
-        tree = load_tree(path)
-        projection = from_tree(Projection, tree) if "axes" in tree else None
-        return from_tree(LeftOut, tree, domains=tuple(map(str, tree["domains"])), projection=projection)
 
 
 def collect(records: Sequence[RunRecord], runs: Mapping[str, RunRecord], workspace: Workspace) -> CollectedRuns | None:
@@ -180,9 +169,9 @@ class CollectedRuns:
             return self.sample(None)
         return self.sample(lambda rows: observe_rows(assembly, rows).features)
 
-    def sample(self, features: Features | None, *, seed: int = 0) -> LeftOut:
+    def sample(self, features: Features | None) -> LeftOut:
         """Sample rows, balanced over domains, and project their features."""
-        names, rng = self.workspace.dataset.domains, np.random.default_rng(derive(seed, "left-out"))
+        names, rng = self.workspace.dataset.domains, np.random.default_rng(derive(0, "left-out"))
         pairs = [(target, run) for run in self.runs for target in run.targets]
         pieces = []
         for target, run in pairs:
@@ -201,7 +190,7 @@ class CollectedRuns:
             return left_out
         unique, index = np.unique(rows, return_inverse=True)
         values = features(unique)
-        projection = Projection.fit(values, seed=seed)
+        projection = Projection.fit(values)
         if projection is None:
             return left_out
         return replace(left_out, coordinates=projection(values)[index], projection=projection)
@@ -222,8 +211,8 @@ def _read(record: RunRecord, runs: Mapping[str, RunRecord], workspace: Workspace
     elif members:
         outputs = {split: {name: np.exp(v) for name, v in each.items()} for split, each in outputs.items()}
     else:
-        y = {name: dataset.y[rows] for name, rows in stored.rows["valid"].items()}
-        outputs = {split: calibrated(outputs["valid"], y, each) for split, each in outputs.items()}
+        predicted = calibrated(outputs, stored.y["valid"])
+        outputs = {"valid": predicted.valid, "test": predicted.test}
     pairs = {
         split: {name: (rows, outputs[split][name]) for name, rows in own.items()} for split, own in stored.rows.items()
     }

@@ -43,15 +43,12 @@ SUM = 1e4  # weight of the condition that the weights of numbers sum to 1
 ByDomain = Mapping[str, np.ndarray]  # domain -> (n, c), or (n,) for targets
 
 
-def calibrated(valid: ByDomain, y: ByDomain, outputs: ByDomain) -> dict[str, np.ndarray]:
-    """Return probabilities per domain, with the temperature that fits the validation rows of all domains."""
-    temperature = validation_temperature(valid, y)
-    return {domain: probabilities(values, temperature) for domain, values in outputs.items()}
-
-
-def validation_temperature(valid: ByDomain, y: ByDomain) -> float:
-    """Return the temperature with the lowest NLL on the validation rows of all domains."""
-    return fit_temperature(_joined(valid), np.concatenate([y[domain] for domain in valid]))
+def calibrated(outputs: Mapping[str, ByDomain], y: ByDomain) -> Predictions:
+    """Return probabilities, with the temperature that fits the validation rows of all domains."""
+    truth = np.concatenate([y[domain] for domain in outputs["valid"]])
+    temperature = fit_temperature(_joined(outputs["valid"]), truth)
+    valid, test = ({d: probabilities(v, temperature) for d, v in outputs[split].items()} for split in ("valid", "test"))
+    return Predictions(valid, test, temperature)
 
 
 def best_weights(members: Sequence[ByDomain], y: ByDomain, *, numbers: bool, prior: float = PRIOR) -> np.ndarray:
@@ -181,8 +178,7 @@ def predictions_of(task: Task, outputs: Mapping[str, ByDomain], y: ByDomain, sca
     `y` are the targets of the validation rows, and `scale` that of the outputs of a regression.
     """
     if task.predicts == "classes":
-        valid, test = (calibrated(outputs["valid"], y, outputs[split]) for split in ("valid", "test"))
-        return Predictions(valid, test, validation_temperature(outputs["valid"], y))
+        return calibrated(outputs, y)
     if task.predicts == "labels":
         valid, test = ({d: expit(v.astype(np.float64)) for d, v in outputs[s].items()} for s in ("valid", "test"))
         thresholds = best_thresholds(_joined(valid), _joined(y) > 0.5)
@@ -227,39 +223,25 @@ def stored_outputs(task: Task, predictions: Predictions) -> dict[str, Tensor]:
     return outputs | ({SCALE: torch.tensor([0.0, 1.0])} if isinstance(task, Regress) else {})
 
 
-def scores_of(task: Task, values: ByDomain, y: ByDomain, thresholds: np.ndarray | None) -> dict[str, Scores]:
-    """Return the metrics per domain, with those of intervals where predictions have one."""
-    scores = {}
-    for domain, each in values.items():
-        scored, stats, truth = _evaluated(task, each, y[domain], thresholds)
-        scores[domain] = scored.scores(stats, truth, scored.reported)
-    return scores
-
-
 def test_fields(task: Task, values: ByDomain, y: ByDomain, thresholds: np.ndarray | None) -> dict[str, Any]:
-    """Return what a record stores per test domain: scores, correctness per example, and predicted numbers."""
-    correct, summaries = {}, {}
+    """Return what a record stores per domain: scores, correctness per example, and predicted numbers.
+
+    The scores include those of intervals where predictions have one.
+    """
+    scored, scores, correct, summaries = copy.copy(task), dict[str, Scores](), {}, {}
     for domain, each in values.items():
-        scored, stats, truth = _evaluated(task, each, y[domain], thresholds)
+        if isinstance(scored, Regress):  # its scale is that of the target
+            scored.margin = 0.0 if each.shape[1] > 1 else None
+        if isinstance(scored, MultiLabel):
+            scored.thresholds = thresholds
+        stats, own = _as_outputs(task, each), y[domain]
+        truth = torch.from_numpy(np.ascontiguousarray(own) if task.predicts == "classes" else own.astype(np.float64))
+        scores[domain] = scored.scores(stats, truth, scored.reported)
         if (right := scored.correct(stats, truth)) is not None:
             correct[domain] = packed(right.tolist())
         if summary := scored.summary(stats, truth):
             summaries[domain] = summary
-    fields = {"test": scores_of(task, values, y, thresholds), "right": correct}
-    return {**fields, **({"predictions": summaries} if summaries else {})}
-
-
-def _evaluated(
-    task: Task, values: np.ndarray, y: np.ndarray, thresholds: np.ndarray | None
-) -> tuple[Task, Tensor, Tensor]:
-    """Return the task, outputs that stand for these predictions, and targets."""
-    task = copy.copy(task)
-    if isinstance(task, Regress):  # its scale is that of the target
-        task.margin = 0.0 if values.shape[1] > 1 else None
-    if isinstance(task, MultiLabel):
-        task.thresholds = thresholds
-    truth = np.ascontiguousarray(y) if task.predicts == "classes" else y.astype(np.float64)
-    return task, _as_outputs(task, values), torch.from_numpy(truth)
+    return {"test": scores, "right": correct, **({"predictions": summaries} if summaries else {})}
 
 
 def _as_outputs(task: Task, values: np.ndarray) -> Tensor:

@@ -7,22 +7,22 @@ domains together, then each domain), p number columns, q category columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 
-from holdfast.core.checkpoint import load_tree, save_tree
 from holdfast.core.seeds import derive
+from holdfast.core.table import Schema
 from holdfast.data.dataset import Dataset
 from holdfast.data.input_statistics import MISSING, UNKNOWN, InputStatistics, input_statistics, vocabulary_of
 from holdfast.data.splits import Part
 from holdfast.nn.model import OutputScale
 from holdfast.train.assemble import Assembly
 from holdfast.train.plan import rows_of
-from holdfast.uncertainty.arrays import from_tree, to_tree
-from holdfast.uncertainty.calibration import Calibration, network_predictions, observe_rows
+from holdfast.uncertainty.arrays import StoredArrays
+from holdfast.uncertainty.calibration import Calibration, Observations, network_predictions, observe_rows
 from holdfast.uncertainty.left_out import Projection
 
 FILE = "reference.safetensors"
@@ -81,7 +81,7 @@ def category_counts(codes: np.ndarray, categories: Sequence[tuple[str, int]]) ->
 
 
 @dataclass(frozen=True, eq=False)
-class Reference:
+class Reference(StoredArrays):
     """Statistics of held-out examples in random order; outputs are those of the first network of an average.
 
     Outputs are calibrated probabilities (n, c), or predicted numbers in the units of the target (n, 1).
@@ -98,8 +98,11 @@ class Reference:
     vocabulary: np.ndarray | None = None  # (v,) sorted hashes of the words of training texts
     projection: Projection | None = None
     columns: Columns | None = None
+    format: int = FORMAT
 
     def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise TypeError(f"{FILE} has format {self.format}, this version reads {FORMAT}")
         count = len(self.domain)
         per_example = (self.outputs, self.y, self.foreign, self.coordinates, self.lengths, self.unknown)
         if any(array is not None and len(array) != count for array in per_example) or self.outputs.ndim != 2:
@@ -109,20 +112,6 @@ class Reference:
 
     def __len__(self) -> int:
         return len(self.domain)
-
-    def save(self, path: Path) -> Path:
-        """Write the file atomically."""
-        return save_tree(path, {**to_tree(self), "format": FORMAT, "domains": list(self.domains)})
-
-    @staticmethod
-    def load(path: Path) -> Reference:
-        """Read the file; raise TypeError or KeyError if it is not valid."""
-        tree = load_tree(path)
-        if tree["format"] != FORMAT:
-            raise TypeError(f"{path.name} has format {tree['format']}, this version reads {FORMAT}")
-        kinds = {"projection": Projection, "columns": Columns}
-        nested = {name: from_tree(kind, tree[name]) for name, kind in kinds.items() if name in tree}
-        return from_tree(Reference, tree, domains=tuple(map(str, tree["domains"])), **nested)
 
 
 def fit_reference(
@@ -134,39 +123,44 @@ def fit_reference(
     Held-out rows are drawn without regard to their domains, so that the reference has the mix of the training data.
     The axes of the features come from training rows: held-out and new rows are then equally new to them.
     """
-    predicts, schema = assembly.task.predicts, assembly.encoder.schema
+    predicts = assembly.task.predicts
     if assembly.method is None or not predicts or not train or not held_out:
         return None
     rng = np.random.default_rng(derive(seed, "reference"))
     rows = rng.permutation(rows_of(held_out))[:ROWS]
-    seen = rng.permutation(rows_of(train))
-    first, observed = (observe_rows(assembly, each) for each in (seen[:AXIS_ROWS], rows))
-    projection = Projection.fit(first.features, seed=seed)
-    own = input_statistics(dataset.raw, rows, schema=schema, names=columns)
-    vocabulary = None
-    if own.words is not None:
-        vocabulary = vocabulary_of(input_statistics(dataset.raw, seen[:TEXTS], schema=schema))
-    domain, features = dataset.domain[rows], observed.features
-    return Reference(
-        domains=dataset.domains, domain=domain, y=_targets(dataset, rows),
-        outputs=reference_outputs(observed.outputs, predicts, calibration, assembly.method.deployed.scale),
-        foreign=None if calibration is None else calibration.foreign.percentiles(features),
-        coordinates=None if projection is None else projection(features),
-        lengths=own.lengths, unknown=own.unknown_words(vocabulary), vocabulary=vocabulary, projection=projection,
-        columns=Columns.of(own, domain, len(dataset.domains)),
+    if dataset.targets is None:
+        y = dataset.y[rows].astype(np.int64)
+    else:  # for sets of labels nothing is known
+        y = dataset.targets[rows] if dataset.targets.ndim == 1 else np.full(len(rows), np.nan)
+    seen = rng.permutation(rows_of(train))[:TEXTS]
+    return reference_of(
+        dataset, seen, rows, y, partial(observe_rows, assembly), predicts, calibration, assembly.deployed.scale,
+        schema=assembly.encoder.schema, columns=columns, seed=seed,
     )  # fmt: skip
 
 
-def _targets(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
-    """Return classes or numbers (n,); for sets of labels nothing is known."""
-    if dataset.targets is None:
-        return dataset.y[rows].astype(np.int64)
-    return dataset.targets[rows] if dataset.targets.ndim == 1 else np.full(len(rows), np.nan)
+def reference_of(
+    dataset: Dataset, seen: np.ndarray, rows: np.ndarray, y: np.ndarray,
+    observe: Callable[[np.ndarray], Observations], predicts: str, calibration: Calibration | None,
+    scale: OutputScale | None, *, schema: Schema, columns: Sequence[str] | None, seed: int,
+) -> Reference:  # fmt: skip
+    """Return the statistics of `rows` with targets `y` (n,), whose axes and vocabulary come from the rows `seen`.
 
-
-def reference_outputs(
-    outputs: np.ndarray, predicts: str, calibration: Calibration | None, scale: OutputScale | None
-) -> np.ndarray:
-    """Return probabilities (n, c), or numbers in the units of the target (n, 1), from the outputs of a network."""
-    values = network_predictions(outputs, predicts, calibration, scale)
-    return (values[:, :1] if predicts == "numbers" else values).astype(np.float32)
+    `observe` computes what the network returns for some rows.
+    """
+    first, observed = observe(seen[:AXIS_ROWS]), observe(rows)
+    projection = Projection.fit(first.features, seed=seed)
+    inputs = input_statistics(dataset.raw, rows, schema=schema, names=columns)
+    vocabulary = None
+    if inputs.words is not None:
+        vocabulary = vocabulary_of(input_statistics(dataset.raw, seen, schema=schema))
+    domain, features = dataset.domain[rows], observed.features
+    outputs = network_predictions(observed.outputs, predicts, calibration, scale)
+    return Reference(
+        domains=dataset.domains, domain=domain, y=y,
+        outputs=(outputs[:, :1] if predicts == "numbers" else outputs).astype(np.float32),
+        foreign=None if calibration is None else calibration.foreign.percentiles(features),
+        coordinates=None if projection is None else projection(features),
+        lengths=inputs.lengths, unknown=inputs.unknown_words(vocabulary), vocabulary=vocabulary, projection=projection,
+        columns=Columns.of(inputs, domain, len(dataset.domains)),
+    )  # fmt: skip

@@ -28,6 +28,7 @@ class StoredRun:
     episode: Episode
     rows: dict[str, dict[str, np.ndarray]]
     outputs: dict[str, dict[str, np.ndarray]]
+    y: dict[str, dict[str, np.ndarray]]  # classes, or the targets of other tasks
     scale: list[float] | None
 
 
@@ -46,7 +47,9 @@ def read_run(record: RunRecord, workspace: Workspace, *, like: RunRecord | None 
         for split, domains in zip(SPLITS, (episode.stages[-1].valid, episode.stages[-1].test), strict=True)
     }
     outputs = {split: {name: tensors[f"{split}/{name}"].numpy() for name in own} for split, own in rows.items()}
-    return StoredRun(episode, rows, outputs, tensors[SCALE].tolist() if SCALE in tensors else None)
+    targets = workspace.dataset.y if workspace.dataset.targets is None else workspace.dataset.targets
+    y = {split: {name: targets[at] for name, at in own.items()} for split, own in rows.items()}
+    return StoredRun(episode, rows, outputs, y, tensors[SCALE].tolist() if SCALE in tensors else None)
 
 
 def stored_tensors(path: Path) -> dict[str, Tensor] | None:

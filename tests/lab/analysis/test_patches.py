@@ -16,7 +16,7 @@ from holdfast.data.splits import Part
 from lab.analysis import patch_views
 from lab.analysis.patch_views import ImageView, PatchView, class_attention, view_patches
 from lab.analysis.patches import agreement, attention_maps, part_experts, part_masks, sections
-from tests.unit.analysis.test_routing import EXPERTS, built
+from tests.lab.analysis.test_routing import EXPERTS, built
 from tests.unit.report.fake_records import analysed
 
 NAMES = [f"{domain}/cat/{i}.png" for domain in ("photo", "sketch") for i in range(5)]

@@ -12,14 +12,18 @@ from holdfast import catalog
 from holdfast.report.page import analysis_sections
 from holdfast.stats.labels import grouped
 from lab.analysis.catalog import ANALYSES
-from tests.lab.analysis import test_patches, test_slots
+from tests.lab.analysis import test_general_use, test_patches, test_routing, test_slots
 from tests.unit.analysis.test_projection import stored as projection
 from tests.unit.report import test_sections
 from tests.unit.report.drawing import SCRIPT
 from tests.unit.report.fake_records import analysed
 from tests.unit.report.test_page import written
 
+SEGMENT = {"mass": [0.25, 0.75], "effective": 7.4, "entropy": 2.0, "evenness": 0.8}
 RESULTS = {
+    "segment-mass": {"sizes": [1, 3], "owners": [0, 1], "sources": {"a": SEGMENT}, "targets": {SCRIPT: SEGMENT}},
+    "routing": test_routing.stored(),
+    "general-memory": test_general_use.STORED,
     "projection-tsne": projection("features", "memory", "backbone") | {"how": "tsne"},
     "expert-agreement": test_patches.AGREEMENT,
     "expert-parts": test_patches.PART_RESULT,

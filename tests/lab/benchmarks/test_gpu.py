@@ -18,6 +18,7 @@ def test_a_step_takes_time_in_both_modes(make) -> None:
 
 
 @pytest.mark.graph
+@pytest.mark.slow
 def test_graphs_in_memory_reach_workers(tmp_path) -> None:
     """Their tensors are sent as data: workers are no child processes of multiprocessing, which share memory."""
     timed = gpu._timer("graph", "size", {"encoder": "gin"}, SIZES, DEVICE, tmp_path)

@@ -5,10 +5,11 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-from holdfast.core import kernels as core
+from holdfast.accel import registry as core
 from lab.benchmarks import kernels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["MiniLM with a memory", "word LSTM with a bank", "GIN"])
 def test_networks_take_steps(name):
     with ExitStack() as stack:

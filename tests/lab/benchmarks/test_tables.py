@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.data.readers.table import read_table
+from holdfast.data.readers.tables import read_table
 from lab.benchmarks import tables
 
 

@@ -11,18 +11,16 @@ import torch
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput
-from holdfast.core.seeds import generator, seeded
+from holdfast.core.seeds import generator
 from holdfast.data.batches import Batches, Examples, prepare
 from holdfast.data.splits import Part
-from holdfast.methods.base import StageInfo
-from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.train.evaluate import outputs, score
 from holdfast.train.settings import make_spec
 from lab.dialogue.head import NoHead
 from lab.dialogue.respond import Respond
-from tests.contract.scenario import assert_pure_predictions, assert_resumes
+from tests.contract.scenario import build_method, check_method, started
 from tests.talks import talks
 
 SMALL = {"embedding": 8, "hidden": 12, "slots": 4, "longest": 6}
@@ -51,24 +49,10 @@ def examples(dataset):
     return Examples(store, torch.from_numpy(dataset.y), dataset.domains)
 
 
-@pytest.fixture(params=NAMES)
-def make(request, dataset):
-    def made():
-        with seeded(0, "init"):
-            model = Model(encoder(dataset), NoNeck(2), NoHead(2))
-            optimizer = partial(Optimizer, OptimizerSettings(lr=3e-3))
-            method = catalog.build("methods", request.param, model, options={}, task=Respond(), optimizer=optimizer)
-            method.begin_stage(StageInfo(0, dataset.domains))
-            method.begin_phase(method.phases[0])
-        return method
-
-    return made
-
-
-@pytest.fixture
-def batches(dataset, examples):
-    parts = [Part(domain, dataset.rows_of(domain)) for domain in dataset.domains]
-    return Batches(examples, parts, 4, generator=generator(0, "batches"))
+def make(dataset, name):
+    return started(
+        build_method(name, lambda: Model(encoder(dataset), NoNeck(2), NoHead(2)), task=Respond()), dataset.domains
+    )
 
 
 def test_supported_methods():
@@ -82,18 +66,16 @@ def test_unsupported_methods_raise(name, dataset):
         make_spec(dataset, method=name, settings={"task": "respond"})
 
 
-def test_trains_predicts_per_example_and_resumes_from_its_state(make, batches, examples):
-    method, batch = make().train(), next(batches)
-    torch.manual_seed(0)
-    risks = [float(method.step(batch)["risk"]) for _ in range(25)]
-    assert np.mean(risks[-5:]) < np.mean(risks[:5]) - 0.1
-    method.end_stage([batch])
-    assert assert_pure_predictions(method, batch.x, atol=1e-4).shape == (12, 2)
-    assert_resumes(method, make(), batch)
+@pytest.mark.parametrize("name", NAMES)
+def test_trains_predicts_per_example_and_resumes_from_its_state(name, dataset, examples):
+    parts = [Part(domain, dataset.rows_of(domain)) for domain in dataset.domains]
+    batches = Batches(examples, parts, 4, generator=generator(0, "batches"))
+    _, predicted = check_method(partial(make, dataset, name), batches, steps=25, falls=0.1, atol=1e-4)
+    assert predicted.shape == (12, 2)
 
 
-def test_scores_are_complete_and_pure(make, dataset, examples):
-    method = make().train()
+def test_scores_are_complete_and_pure(dataset, examples):
+    method = make(dataset, "erm")
     before, rng = copy.deepcopy(method.model.state_dict()), torch.get_rng_state()
     rows = np.arange(len(dataset))
     result = score(method, examples, [Part("all", rows)], Respond(), Respond.metrics)["all"]
@@ -102,5 +84,5 @@ def test_scores_are_complete_and_pure(make, dataset, examples):
     assert set(result) == set(Respond.metrics)
     assert method.training
     assert torch.equal(rng, torch.get_rng_state())
-    for name, value in method.model.state_dict().items():
-        assert torch.equal(value, before[name]), name
+    for key, value in method.model.state_dict().items():
+        assert torch.equal(value, before[key]), key

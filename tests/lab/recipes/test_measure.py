@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from holdfast.record import RunRecord
-from lab.recipes.measure import Measurement, gain_remarks, mean_gain, measure, remarks
-from lab.recipes.recipe import Budget, Column, Recipe, Row, load_recipe
-from tests.lab.recipes.tables import grid
+from lab.recipes.measure import Measurement, gain_remarks, jobs_for, mean_gain, measure, remarks
+from lab.recipes.recipe import Budget, Cell, Column, Recipe, Row, load_recipe
+from tests.lab.recipes.test_recipe import grid
 
 COLUMNS = (
     Column(name="x", label="X", data="d", targets=("x",)),
@@ -166,3 +166,30 @@ def test_published_gains_of_gmoe_follow_from_the_printed_cells():
         assert rows[f"{prefix}resnet101"].gain_over == rows[plain].gain_over == (first,)
         for row in ("gmoe", "random-routing", "same-size", "gmoe-released"):
             assert rows[prefix + row].gain_over == (first, plain)
+
+
+def test_a_single_source_is_scored_on_its_validation_rows():
+    row = Row(name="r", label="r", settings={"method": "erm"})
+    columns = [
+        Column(name=name, label=name, data="d", targets=(name,), plan="single-source", metric="accuracy")
+        for name in ("a", "b")
+    ]
+    cells = [Cell(recipe="x", row=row, column=column, published=None) for column in columns]
+    stage = {"train": ["a"], "valid": {"a": {"accuracy": 0.9}}, "test": {"b": {"accuracy": 0.25}}}
+    cost = {"examples_per_second": 64.0, "peak_memory_mb": 2048.0}
+    record = RunRecord({"seed": 0, "batch": 32}, "from-a", [stage], {}, {}, cost)
+    recipe = replace(load_recipe("gmoe/table3"), cells=tuple(cells))
+    measurements = measure(recipe, cells, {cells[0].key: [record]}, {})
+    assert [one.values for one in measurements] == [(90.0,), (25.0,)]
+    for metric, value in (("step_seconds", 0.5), ("memory", 2.0)):
+        cell = replace(cells[1], column=replace(columns[1], metric=metric))
+        (one,) = measure(replace(recipe, cells=(cell,)), [cell], {cell.key: [record]}, {})
+        assert one.values == (value,)
+
+
+def test_columns_that_a_benchmark_measures_are_not_run():
+    recipe = load_recipe("gmoe/table16")
+    measurements = measure(recipe, recipe.choose(["vit"]), {}, {})
+    assert ["bench experts" in one.reason for one in measurements] == [False, False, True, True]
+    jobs = jobs_for(recipe, recipe.choose(["vit"], ["predict"]))
+    assert not jobs

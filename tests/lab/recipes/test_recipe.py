@@ -1,13 +1,13 @@
 """Cells, budgets, inconsistent means and jobs of a small table."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from holdfast.core.errors import BadInput
 from lab.recipes.measure import jobs_for
-from lab.recipes.recipe import Budget, Column, Recipe, Row, load_recipe, mismatches
-from tests.lab.recipes.tables import grid
+from lab.recipes.recipe import Budget, Cell, Column, Recipe, Row, load_recipe, mismatches
 
 BUDGET = Budget(epochs=20, batch=32, warmup=500)
 ROWS = (Row(name="r", label="R"), Row(name="s", label="S"), Row(name="o", label="O", plan="in-domain"))
@@ -21,6 +21,23 @@ COLUMNS = (
 PUBLISHED = {"r": (80.0, 90.0, 85.1, None, 1.0), "s": (80.0, None, 85.0, None, 2.0)}
 
 
+Numbers = Mapping[str, Sequence[float | None]]
+
+
+def grid(
+    name: str, rows: Sequence[Row], columns: Sequence[Column], published: Numbers, errors: Numbers | None = None
+) -> tuple[Cell, ...]:
+    """Build the cells of a table from one list of numbers per row."""
+    empty = [None] * len(columns)
+    return tuple(
+        Cell(recipe=name, row=row, column=column, published=value, error=error)
+        for row in rows
+        for column, value, error in zip(
+            columns, published.get(row.name, empty), (errors or {}).get(row.name, empty), strict=True
+        )
+    )
+
+
 def table(published=PUBLISHED) -> Recipe:
     return Recipe(name="t", cells=grid("t", ROWS, COLUMNS, published), encoder="e", settings={}, budget=BUDGET)
 
@@ -31,6 +48,9 @@ def test_budget_converts_epochs_to_steps():
     short = BUDGET.settings(domains=3, examples=4800, steps=60)
     assert short == {"steps": 60, "warmup": pytest.approx(1 / 6), "every": 6, "batch": 11}
     assert BUDGET.turn(domains=3, steps=60) == 1
+    fraction = Budget(epochs=3, batch=64, warmup=0.06)
+    assert fraction.settings(domains=1, examples=6400)["warmup"] == 0.06
+    assert fraction.settings(domains=1, examples=6400, steps=7)["warmup"] == 0.06
     assert BUDGET.settings(domains=1, examples=100) == {"steps": 63, "warmup": 0.5, "every": 3, "batch": 32}
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from holdfast.adaptation.adapt import Terms, ledger_of
-from holdfast.adaptation.adapt_unlabelled import adapt_unlabelled
+from holdfast.adaptation.unlabelled import adapt_unlabelled
 from holdfast.api import compare
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
-from holdfast.data.readers.memory import as_dataset
+from holdfast.data.readers.in_memory import as_dataset
 from holdfast.data.unlabelled import add_unlabelled
 from holdfast.estimator import DomainClassifier
 from holdfast.folders.format import load_model

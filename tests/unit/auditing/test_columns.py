@@ -7,11 +7,10 @@ import pandas as pd
 import pytest
 
 from holdfast.auditing.audit import audit
-from holdfast.auditing.columns import LEAK, ColumnFacts, column_facts
+from holdfast.auditing.columns import LEAK, ColumnFacts, column_advice, column_facts
 from holdfast.auditing.examples import Examples
-from holdfast.auditing.verdict import column_advice
 from holdfast.data.copies import copies_note, label_copies
-from holdfast.data.readers.memory import read_frame
+from holdfast.data.readers.in_memory import read_frame
 from holdfast.train.training_data import training_data
 
 

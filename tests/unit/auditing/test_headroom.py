@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from holdfast.auditing.audit import audit
-from holdfast.auditing.erasure import leace, measure_erasure
+from holdfast.auditing.erasure import ALIGNMENT, leace, measure_erasure
 from holdfast.auditing.examples import Examples
 from holdfast.auditing.headroom import headroom, shift_costs, stratified_interval
-from holdfast.auditing.verdict import ALIGNMENT
-from holdfast.data.readers.memory import as_dataset
+from holdfast.data.readers.in_memory import as_dataset
 from holdfast.data.synthetic import world
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from holdfast import catalog
 from holdfast.catalog import plugins
-from holdfast.core.errors import BadInput
-from holdfast.core.laboratory import NAMES
+from holdfast.core.errors import LABORATORY, BadInput
 from holdfast.data import registry
 from holdfast.data.load import load_data
 from holdfast.data.synthetic import world
@@ -34,7 +33,7 @@ def no_laboratory(clean_catalog, monkeypatch):
 @pytest.mark.usefixtures("no_laboratory")
 def test_names_of_the_laboratory_are_errors():
     for section, kind in (("analyses", "analysis"), ("encoders", "encoder"), ("tasks", "task")):
-        for name in NAMES[kind]:
+        for name in LABORATORY[kind]:
             with pytest.raises(BadInput, match=f"{kind} '{name}' {ABSENT}"):
                 catalog.lookup(section, name)
     with pytest.raises(BadInput, match=f"data set 'dialogue' {ABSENT}"):
@@ -48,7 +47,7 @@ def test_names_of_the_laboratory_are_errors():
 @pytest.mark.usefixtures("no_laboratory")
 def test_built_in_names_work():
     assert {"a-distance", "projection"} <= set(choose_analyses(["all"]))
-    assert not set(choose_analyses(["all"])) & set(NAMES["analysis"])
+    assert not set(choose_analyses(["all"])) & set(LABORATORY["analysis"])
     assert make_spec(DATA).encoder == "mlp"
     with pytest.raises(BadInput, match="unknown task 'respnd'"):
         make_spec(DATA, settings={"task": "respnd"})

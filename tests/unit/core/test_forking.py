@@ -200,9 +200,11 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["holdfast.cli.compare", "holdfast.cli.sweep", "lab.recipes.command"])
-def test_commands_start_the_process_before_they_import_torch(module):
-    command = "reproduce" if module.startswith("lab") else module.rpartition(".")[2]
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [("holdfast.cli.compare", "compare"), ("holdfast.cli.compare", "sweep"), ("lab.recipes.command", "reproduce")],
+)
+def test_commands_start_the_process_before_they_import_torch(module, command):
     words = [sys.executable, "-c", EARLY, module, command, "data", "--jobs", "3"]
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "3 False\n"
 

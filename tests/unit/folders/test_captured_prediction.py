@@ -5,12 +5,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from holdfast.accel import captured_prediction as captured
+from holdfast.accel.captured_prediction import CapturedPrediction
+from holdfast.accel.graphs import Graph
 from holdfast.core.inputs import Tokens
 from holdfast.data.raw import Vectors
 from holdfast.estimator import DomainClassifier
-from holdfast.folders import captured
-from holdfast.folders.captured import CapturedPrediction
 from holdfast.folders.format import load_model
+from holdfast.uncertainty.calibration import observer
 
 
 class CpuRecorder:
@@ -22,11 +24,11 @@ class CpuRecorder:
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def record(self, function):
+    def record(self, function, inputs):
         if self.fails:
             raise RuntimeError("operation not permitted when stream is capturing")
         result = function().clone()
-        return result, lambda: result.copy_(function() + self.wrong)
+        return Graph(inputs, result, lambda: result.copy_(function() + self.wrong))
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def test_batches_of_similar_size_share_a_graph(recorder) -> None:
         x = torch.randn(count, 4)
         with torch.no_grad():
             torch.testing.assert_close(predict(x), layer(x), equal_nan=True)
-    assert len(predict.graphs) == 1
+    assert len(predict.graphs.graphs) == 1
     assert predict.replays == 4  # the check of the graph, and three batches after it
 
 
@@ -71,7 +73,7 @@ def test_texts_are_padded_in_rows_and_tokens(recorder) -> None:
         x = Tokens(ids, torch.arange(length) < torch.tensor([[length], [1], [2]]), torch.zeros_like(ids))
         with torch.no_grad():
             torch.testing.assert_close(predict(x), mean(x))
-    assert [graph.batch.ids.shape for graph in predict.graphs.values()] == [(4, captured.TOKENS)]
+    assert [graph.inputs[0].shape for graph in predict.graphs.graphs.values()] == [(4, captured.TOKENS)]
     assert predict.replays == 3
 
 
@@ -81,10 +83,10 @@ def test_graphs_are_dropped_when_the_weights_move(recorder) -> None:
     with torch.no_grad():
         for _ in range(3):
             predict(x)
-        assert len(predict.graphs) == 1
+        assert len(predict.graphs.graphs) == 1
         layer.weight = nn.Parameter(torch.randn(3, 4))
         torch.testing.assert_close(predict(x), layer(x))
-    assert not predict.graphs
+    assert not predict.graphs.graphs
 
 
 @pytest.mark.parametrize("problem", ["fails", "wrong"])
@@ -96,7 +98,7 @@ def test_a_pass_that_cannot_be_captured_stays_eager(recorder, problem: str) -> N
         with torch.no_grad():
             torch.testing.assert_close(predict(x), layer(x))
     assert predict.failed
-    assert not predict.graphs
+    assert not predict.graphs.graphs
 
 
 def test_other_inputs_and_a_cpu_are_eager() -> None:
@@ -104,7 +106,7 @@ def test_other_inputs_and_a_cpu_are_eager() -> None:
     predict = CapturedPrediction(layer, layer)
     for _ in range(5):
         predict(torch.randn(2, 4))
-    assert not predict.seen
+    assert not predict.graphs.seen
 
 
 @pytest.mark.gpu
@@ -114,10 +116,10 @@ def test_a_saved_model_predicts_the_same_with_and_without_graphs(tmp_path) -> No
     y, domains = (x[:, 0] > 0).astype(int), np.repeat(["a", "b", "c"], 80)
     classifier = DomainClassifier(encoder="mlp", steps=20, device="cuda", cache=False).fit(x, y, domains=domains)
     saved = load_model(classifier.save_pretrained(tmp_path / "model"))
-    eager = saved._observe(saved.model.encode)
+    eager = observer(saved.model)
     for count in (3, 4, 3, 4, 2, 3):
-        found = saved.outputs(Vectors(x[:count]), device="cuda")
+        found = saved.observe(Vectors(x[:count]), device="cuda").outputs
         with torch.no_grad():
             expected = eager(torch.from_numpy(x[:count]).to("cuda")).float().cpu().numpy()
-        np.testing.assert_allclose(found.values, expected[:, : found.values.shape[1]], atol=0.02)
+        np.testing.assert_allclose(found, expected[:, : found.shape[1]], atol=0.02)
     assert saved._captured.replays >= 2

@@ -10,9 +10,9 @@ import pytest
 from holdfast.core.errors import BadInput
 from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.forms import ModelColumns, from_json, to_json
-from holdfast.data.readers.memory import read_frame
+from holdfast.data.readers.in_memory import read_frame
 from holdfast.data.readers.numbers import FORMS, NumberForm
-from holdfast.data.readers.table import read_table
+from holdfast.data.readers.tables import read_table
 from holdfast.estimator import DomainClassifier
 from holdfast.folders.format import load_model
 from holdfast.prediction.predict import predict

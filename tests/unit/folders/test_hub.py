@@ -10,8 +10,7 @@ import yaml
 import holdfast
 from holdfast.core.errors import BadInput
 from holdfast.data.load import load_data
-from holdfast.folders.card import card
-from holdfast.folders.hub import header
+from holdfast.folders.card import card, header
 from holdfast.record import RunRecord
 from tests.unit.report.fake_records import spec, stage
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.adaptation.adapt import Terms, adapt
 from holdfast.core.errors import BadInput
-from holdfast.data.readers.memory import read_frame
+from holdfast.data.readers.in_memory import read_frame
 from holdfast.estimator import DomainClassifier
 from holdfast.folders.format import load_model
 from holdfast.nn.backbones.tabular import Columns

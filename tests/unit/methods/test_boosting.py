@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from holdfast.core.stopping import Deadline, TimeUp, until
-from holdfast.data.readers.memory import as_dataset, as_numeric_dataset
+from holdfast.data.readers.in_memory import as_dataset, as_numeric_dataset
 from holdfast.data.synthetic import world
 from holdfast.methods.boosting import columns_of_trees
 from holdfast.nn.trees import Forest

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast import catalog
+from holdfast.accel import graphs
+from holdfast.accel.graphs import Graph, GraphTable
 from holdfast.core.batch import DomainBatch
 from holdfast.core.inputs import Tokens
 from holdfast.core.seeds import seeded
@@ -42,7 +44,7 @@ class CpuRecorder:
     def synchronisations(self):
         yield self.locations
 
-    def record(self, function):
+    def record(self, function, inputs):
         assert self.capture is not None
         capture = self.capture
         if self.fails:
@@ -61,7 +63,7 @@ class CpuRecorder:
                 packed.copy_(function())
             capture._set_counts(before)  # a graph changes nothing in Python
 
-        return packed, replay
+        return Graph(inputs, packed, replay)
 
 
 def _network(dropout: float = 0.2) -> Model:
@@ -141,7 +143,7 @@ def test_steps_with_other_domains_share_a_graph(name: str) -> None:
     recorder = CpuRecorder()
     expected, metrics = _train(methods[0], drawn, None), _train(methods[1], drawn, recorder)
     assert recorder.capture.replays >= (3 if METHODS[name].get("anneal") else 9)
-    assert len(recorder.capture.graphs) <= 2
+    assert len(recorder.capture.steps.graphs) <= 2
     assert metrics == expected
     _assert_equal(*methods)
 
@@ -197,10 +199,10 @@ def test_new_shapes_and_microbatches_are_eager_until_they_repeat() -> None:
         for n in (4, 5, 6, 7, 8):
             y = torch.randint(0, 3, (n,), generator=rng)
             method.take_step(DomainBatch(torch.randn(n, 5, generator=rng), y, (0,), (n,)))
-        assert not capture.graphs
-        for batch in _batches(captured.WARMUP_STEPS + 1):
+        assert not capture.steps.graphs
+        for batch in _batches(graphs.WARM_UP + 1):
             method.take_step(batch)
-        assert len(capture.graphs) == 1
+        assert len(capture.steps.graphs) == 1
         before = capture.replays
         method.microbatches = 2
         method.take_step(_batches(1)[0])
@@ -243,13 +245,51 @@ def test_a_checkpoint_holds_numbers_and_continues_exactly() -> None:
 def test_tokens_are_captured_per_length_and_graphs_never() -> None:
     ids = torch.zeros(4, 6, dtype=torch.long)
     tokens = DomainBatch(Tokens(ids, ids == 0), torch.zeros(4, dtype=torch.long), (0,), (4,))
-    assert captured._tensors_of(tokens) is not None
+    assert len(captured._tensors_of(tokens)) == 6
     copied = captured._clone_batch(tokens)
     changed = DomainBatch(Tokens(ids + 1, ids == 0), torch.ones(4, dtype=torch.long), (0,), (4,))
-    captured._copy_batch(copied, changed)
+    Graph(captured._tensors_of(copied), None, lambda: None).replay(captured._tensors_of(changed))
     assert isinstance(copied.x, Tokens)
     assert int(copied.x.ids.sum()) == 24
     assert int(tokens.x.ids.sum()) == 0  # pyright: ignore
+    assert graphs.tensors_of((ids, ids)) == []
+
+
+def test_a_table_keeps_the_graphs_used_last() -> None:
+    table = GraphTable[str]()
+    for key in range(graphs.MAX_GRAPHS):
+        assert [table.find(key) for _ in range(graphs.WARM_UP)] == [None] * graphs.WARM_UP
+        assert not table.is_due(key)
+        table.find(key)
+        assert table.is_due(key)
+        table.keep(key, f"graph {key}")
+    assert table.find(0) == "graph 0"
+    table.keep("more", "graph")
+    assert table.find(1) is None
+    assert not table.is_due(1)
+    assert table.find(0) == "graph 0"
+
+
+def test_matmul_precision_with_both_interfaces_of_torch() -> None:
+    """The old interface raises after the new one was used."""
+    matmul = torch.backends.cuda.matmul
+    try:
+        torch.set_float32_matmul_precision("high")
+        before = graphs.matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        assert graphs.matmul_precision() != before
+        if hasattr(matmul, "fp32_precision"):
+            matmul.fp32_precision = "tf32"
+            assert graphs.matmul_precision() == before
+    finally:
+        if hasattr(matmul, "fp32_precision"):
+            matmul.fp32_precision = "none"
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_without_the_private_function_of_torch_nothing_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C, "_len_torch_dispatch_stack")
+    assert not graphs.can_capture(torch.empty(0))
 
 
 def test_a_cpu_and_compile_off_change_nothing() -> None:

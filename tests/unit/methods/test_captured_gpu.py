@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from holdfast import catalog
+from holdfast.accel import short_attention
+from holdfast.accel.graphs import CudaRecorder
 from holdfast.core.batch import DomainBatch
 from holdfast.core.inputs import Tokens
 from holdfast.methods.base import Method, StageInfo
-from holdfast.methods.captured import CudaRecorder, captured_steps
+from holdfast.methods.captured import captured_steps
 from holdfast.methods.optim import Optimizer, OptimizerSettings
-from holdfast.nn.backbones import short_attention
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model

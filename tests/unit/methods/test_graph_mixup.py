@@ -40,13 +40,13 @@ def test_a_graphon_is_the_mean_of_aligned_graphs_of_the_median_size():
     assert graphons.size == 3
     path = torch.tensor([[0.0, 1, 1], [1, 0, 0], [1, 0, 0]])  # equal to the star without its last leaf
     graphons.estimate(0.0)
-    torch.testing.assert_close(graphons.edges, torch.stack([path, 1 - torch.eye(3)]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(graphons.chances, torch.stack([path, 1 - torch.eye(3)]), atol=1e-5, rtol=0)
     graphons.update(CLIQUE, torch.tensor([0]))  # two in three are paths, one a clique
     graphons.estimate(0.0)
     wanted = torch.tensor([[0.0, 1, 1], [1, 0, 1 / 3], [1, 1 / 3, 0]])
-    torch.testing.assert_close(graphons.edges[0], wanted, atol=1e-5, rtol=0)
+    torch.testing.assert_close(graphons.chances[0], wanted, atol=1e-5, rtol=0)
     graphons.estimate(10.0)
-    assert not graphons.edges.any()  # the threshold is above every singular value
+    assert not graphons.chances.any()  # the threshold is above every singular value
 
 
 def test_known_classes_and_state_round_trip():
@@ -58,7 +58,7 @@ def test_known_classes_and_state_round_trip():
     assert graphons.features(2).tolist() == [[5.0], [1.0], [3.0]]
     other = Graphons(3)
     other.load_state_dict(graphons.state_dict())
-    assert torch.equal(other.edges, graphons.edges)
+    assert torch.equal(other.chances, graphons.chances)
     assert torch.equal(other.nodes, graphons.nodes)
 
 

@@ -20,8 +20,9 @@ from holdfast.nn.backbones.resnet import ResNet
 from holdfast.nn.backbones.small import MLP, Features
 from holdfast.nn.backbones.vision import VisionTransformer
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
-from holdfast.nn.model import Model, tune
+from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck, ParameterControl
+from holdfast.nn.tuning import tune
 from holdfast.tasks.classify import Classify
 from holdfast.train.run import train
 from holdfast.train.settings import make_spec

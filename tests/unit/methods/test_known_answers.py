@@ -183,8 +183,8 @@ def test_the_contrastive_queue_has_the_newest_features():
     method = MemoryContrastive(linear(), task=Classify(), optimizer=SGD, slots=8)
     batch = domains()
     method.step(batch)
-    assert sorted(method.labels.tolist()) == sorted(batch.y[-8:].tolist())
-    assert method.cursor == 0
+    assert sorted(method.queue.labels.tolist()) == sorted(batch.y[-8:].tolist())
+    assert method.queue.seen.all()
 
 
 def test_dann_discriminator_learns_while_features_confuse_it():

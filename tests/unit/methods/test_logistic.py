@@ -85,7 +85,7 @@ def test_more_classes_than_features_of_tfidf_are_saved_and_loaded(tmp_path):
     model.save_pretrained(tmp_path / "model")
     loaded = load_model(tmp_path / "model")
     assert loaded.encoder.settings["dimension"] == classes
-    np.testing.assert_allclose(loaded.predict(Texts.of(texts)).probabilities, model.predict_proba(texts), atol=1e-6)
+    np.testing.assert_allclose(loaded.predict(Texts.of(texts)).values, model.predict_proba(texts), atol=1e-6)
 
 
 def test_strength_is_chosen_on_held_out_domains():
@@ -172,7 +172,7 @@ def test_a_baseline_can_be_the_choice_and_the_model(tmp_path):
     saved = load_model(refit(done, tmp_path / "model", device="cpu"))
     assert saved.record.spec["encoder"] == "tfidf"
     predictions = saved.predict(TEXTS.raw)
-    assert (predictions.probabilities.argmax(1) == TEXTS.y).mean() > 0.8
+    assert (predictions.values.argmax(1) == TEXTS.y).mean() > 0.8
     assert predictions.foreign is not None
 
 

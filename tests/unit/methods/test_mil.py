@@ -366,28 +366,12 @@ def test_memory_inside_a_transformer(place, order, tmp_path):
     assert same(remembered(method), kept)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"order": "second"}, "`order` must be first or finite, got 'second'"),
-        ({"learns": "value"}, "`learns` must be all or values, got 'value'"),
-        ({"iterations": 0}, "iterations.*at least 1"),
-        ({"critic_steps": 0}, "critic_steps.*0"),
-        ({"hidden": 0}, "hidden.*0"),
-        ({"memory_lr": -1.0}, "memory_lr.*-1.0"),
-        ({"critic_lr": 0.0}, "critic_lr` must be above 0.*0.0"),
-        ({"order": "finite", "inner_steps": 2}, "use inner_steps=1 or order=first"),
-    ],
-)
-def test_bad_settings(settings, message):
-    with pytest.raises(BadInput, match=message):
-        mil(**settings)
-
-
 def test_networks_without_a_trainable_memory_are_errors():
     plain = Model(Features(inputs=4), NoNeck(4), Linear(4, 2))
     with pytest.raises(BadInput, match=r"mil.*neck=memory"):
         MIL(plain, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings()))
+    with pytest.raises(BadInput, match="use inner_steps=1 or order=first"):
+        mil(order="finite", inner_steps=2)
     with pytest.raises(BadInput, match=r"neck\.frozen.*memory_lr=0"):
         mil(network(frozen=True))
 

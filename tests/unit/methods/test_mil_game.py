@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from holdfast.core.batch import DomainBatch
-from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator, seeded
 from holdfast.data.synthetic import world
 from holdfast.methods.base import StageInfo
@@ -135,16 +134,3 @@ def test_a_run_that_diverges_is_completed_and_recorded():
     assert [(entry["step"], entry.get("ended", False)) for entry in meta] == [(25, False), (50, False), (75, True)]
     assert len(history) == 3 + 4
     assert all(-2 <= entry["distance"] <= 2 for entry in (meta[-1], history[-1]))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"critic": "fischer"}, "`critic` must be fisher or adversarial, got 'fischer'"),
-        ({"memory_schedule": "linear"}, "`memory_schedule` must be same or constant, got 'linear'"),
-        ({"divergence": -1.0}, "divergence.*at least 0"),
-    ],
-)
-def test_bad_settings(settings, message):
-    with pytest.raises(BadInput, match=message):
-        method_of(**settings)

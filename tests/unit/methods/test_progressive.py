@@ -253,8 +253,6 @@ def test_resume_in_any_stage_is_exact(tmp_path, expand, kill):
     ("method", "settings", "message"),
     [
         (ERM, {"expand": "MX"}, "letters F, M, V, H and C"),
-        (ERM, {"freeze": "all"}, "freeze.*all"),
-        (ERM, {"slots": 0}, "slots.*at least 1"),
         (ERM, {"expand": "H", "freeze": "new"}, "do not use them with freeze"),
         (EWC, {"expand": "H"}, "EWC.*freeze=old"),
         (EWC, {"expand": "M", "freeze": "old"}, "EWC.*freeze=old"),

@@ -8,7 +8,7 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.data.synthetic import world
 from holdfast.methods.base import StageInfo
-from holdfast.methods.soup import Soup, WiseFT
+from holdfast.methods.soup import Soup
 from holdfast.train.resolve import Request, resolve
 from holdfast.train.run import train, training_steps
 from holdfast.train.workspace import Workspace
@@ -96,5 +96,3 @@ def test_steps_count_all_trainings_and_unsuitable_methods_raise():
     assert training_steps(replace(spec, method_args={"members": 2})) == 2 * spec.steps
     with pytest.raises(BadInput, match="one phase"):
         run("soup(swad(erm))")
-    with pytest.raises(BadInput, match="at least 0 and at most 1"):
-        WiseFT(Counting(), share=2.0)

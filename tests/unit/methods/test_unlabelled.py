@@ -8,8 +8,8 @@ import torch
 
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
-from holdfast.data.readers.memory import as_dataset
-from holdfast.data.unlabelled import add_unlabelled, unlabelled_parts, with_empty_labels
+from holdfast.data.readers.in_memory import as_dataset
+from holdfast.data.unlabelled import add_unlabelled, unlabelled_parts
 from holdfast.stats.decision import decide
 from holdfast.train.run import train
 from holdfast.train.settings import make_spec
@@ -135,7 +135,7 @@ def test_rows_with_an_empty_label_and_files(tmp_path):
     joined = training_data(table, empty_labels="unlabelled", unlabelled=new)
     assert joined.domains == ("a", "b", "new")
     assert joined.raw.take(np.asarray([40])).tolist() == [[2.0, 1.0]]  # columns by name
-    assert not with_empty_labels(DATA).unlabelled
+    assert not DATA.with_unlabelled_rows().unlabelled
     with pytest.raises(BadInput, match="does not use unlabelled examples"):
         training_data(table, task="masked", unlabelled=new)
 

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from holdfast.core.kernels import fused_kernels
+from holdfast.accel.batch_norm import normed
+from holdfast.accel.registry import fused_kernels
 from holdfast.nn.backbones.resnet import ResNet
-from holdfast.nn.batch_norm import normed
 
 CASES = list(product((False, True), repeat=3))  # residual, relu, training
 
@@ -59,36 +59,35 @@ def test_a_cpu_uses_the_operations_of_torch(residual: bool, relu: bool, training
         assert torch.equal(a, b)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize(("residual", "relu", "training"), CASES)
-def test_kernels_equal_the_operations_of_torch(residual: bool, relu: bool, training: bool) -> None:
-    options = {"residual": residual, "relu": relu}
-    expected = results(separate, batch_norm("cuda", training=training), images("cuda"), **options)
+def test_kernels_equal_the_operations_of_torch(
+    kernel_device: torch.device, residual: bool, relu: bool, training: bool
+) -> None:
+    options, device = {"residual": residual, "relu": relu}, str(kernel_device)
+    expected = results(separate, batch_norm(device, training=training), images(device), **options)
     with fused_kernels():
-        found = results(normed, batch_norm("cuda", training=training), images("cuda"), **options)
+        found = results(normed, batch_norm(device, training=training), images(device), **options)
     for a, b in zip(expected, found, strict=True):
         assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("relu", [False, True])
-def test_kernels_in_lower_precision_are_close(relu: bool) -> None:
-    options = {"residual": True, "relu": relu}
-    exact = results(separate, batch_norm("cuda", training=True), images("cuda"), **options)
-    low = images("cuda", torch.bfloat16)
+def test_kernels_in_lower_precision_are_close(kernel_device: torch.device, relu: bool) -> None:
+    options, device = {"residual": True, "relu": relu}, str(kernel_device)
+    exact = results(separate, batch_norm(device, training=True), images(device), **options)
+    low = images(device, torch.bfloat16)
     with fused_kernels():
-        found = results(normed, batch_norm("cuda", training=True), low, **options)
+        found = results(normed, batch_norm(device, training=True), low, **options)
     assert found[0].dtype == torch.bfloat16
     for a, b in zip(exact[:1] + exact[3:], found[:1] + found[3:], strict=True):
         error = (a.float() - b.float()).norm() / a.float().norm()
         assert float(error) < 0.05
 
 
-@pytest.mark.gpu
-def test_kernels_are_reproducible() -> None:
+def test_kernels_are_reproducible(kernel_device: torch.device) -> None:
     found = []
     for function in (separate, normed, normed):
-        norm, x = batch_norm("cuda", training=True), images("cuda").requires_grad_()
+        norm, x = batch_norm(str(kernel_device), training=True), images(str(kernel_device)).requires_grad_()
         with fused_kernels():
             out = function(norm, x)
         found.append(torch.autograd.grad(out.square().sum(), x)[0])

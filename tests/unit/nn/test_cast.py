@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from holdfast.core.kernels import fused_kernels
-from holdfast.nn.cast import cast_together, patches, weights_cast_once
+from holdfast.accel.cast import cast_together, patches, weights_cast_once
+from holdfast.accel.registry import fused_kernels
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
@@ -240,24 +240,26 @@ class Patches(nn.Module):
         return self.head(last).float().mean(1) + last.mean(1)  # a layer norm whose both results are used
 
 
-def _patch_gradients(*, low: bool, fused: bool) -> list[Tensor]:
+def _patch_gradients(device: torch.device, *, low: bool, fused: bool) -> list[Tensor]:
     torch.manual_seed(0)
-    network, x = Patches().to("cuda"), torch.randn(64, 3, 32, 32, device="cuda")
+    network, x = Patches().to(device), torch.randn(64, 3, 32, 32, device=device)
     contexts = (fused_kernels(), weights_cast_once(network)) if fused else (nullcontext(), nullcontext())
-    with torch.autocast("cuda", LOW, enabled=low), contexts[0], contexts[1]:
+    with torch.autocast(device.type, LOW, enabled=low), contexts[0], contexts[1]:
         output = network(x)
-    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(3)).to("cuda")
+    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(3)).to(device)
     grads = torch.autograd.grad((output * weights).sum(), list(network.parameters()))
     plain = torch.autograd.grad((network(x) * weights).sum(), network.head.bias)
     assert len(plain) == 1
     return [output.detach(), *grads]
 
 
-@pytest.mark.gpu
-def test_fused_layers_are_as_close_to_full_precision_as_autocast() -> None:
-    exact = _patch_gradients(low=False, fused=False)
+def test_fused_layers_are_as_close_to_full_precision_as_autocast(kernel_device: torch.device) -> None:
+    exact = _patch_gradients(kernel_device, low=False, fused=False)
     errors = [
-        [float((a - b).norm() / a.norm()) for a, b in zip(exact, _patch_gradients(low=True, fused=fused), strict=True)]
+        [
+            float((a - b).norm() / a.norm())
+            for a, b in zip(exact, _patch_gradients(kernel_device, low=True, fused=fused), strict=True)
+        ]
         for fused in (False, True)
     ]
     for usual, own in zip(*errors, strict=True):

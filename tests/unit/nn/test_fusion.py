@@ -64,7 +64,3 @@ def test_fusion_needs_two_networks(tmp_path):
     encoder = TextEncoder.build(list, name=str(tiny_bert(tmp_path)), length=16)
     with pytest.raises(BadInput, match=r"encoder\.strategy=beside"):
         Fusion.build(32, ["a", "b"], encoder)
-    with pytest.raises(BadInput, match="`add` must be logits or probabilities, got 'odds'"):
-        head(add="odds")
-    with pytest.raises(BadInput, match="`kind` must be dense or linear"):
-        head(kind="deep")

@@ -5,9 +5,10 @@ import torch
 from torch import nn
 
 from holdfast.core.errors import BadInput
+from holdfast.methods.progressive import add_slots, add_units, add_words
 from holdfast.nn.backbones.memory_rnn import MemoryRNN
 from holdfast.nn.backbones.small import MLP
-from holdfast.nn.growth import add_slots, add_units, add_words, growable_memories
+from holdfast.nn.growth import growable_memories
 from holdfast.nn.heads import Linear
 from holdfast.nn.memory.key_value import KeyValueMemory
 from holdfast.nn.memory.neck import key_value

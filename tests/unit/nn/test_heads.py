@@ -73,8 +73,6 @@ def test_dense_with_more_layers():
     assert Dense(**head.settings).state_dict().keys() == head.state_dict().keys()
     assert Dense(4, 3).state_dict().keys() == {"dense.weight", "dense.bias", "out.weight", "out.bias"}
     assert Dense(width=4, outputs=3, dropout=0.1).settings["layers"] == 1  # settings of older model folders
-    with pytest.raises(BadInput, match=r"`layers` must be at least 1, got 0"):
-        Dense(4, 3, layers=0)
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from holdfast.nn.model import Model, tune
+from holdfast.nn.model import Model
 from holdfast.nn.necks import ExtraLayer, FeedForward, Projection
+from holdfast.nn.tuning import tune
 from tests.unit.nn.transformers import LABELS, transformer
 
 Z = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from holdfast.core.errors import BadInput
-from holdfast.data.readers.memory import read_frame
+from holdfast.data.readers.in_memory import read_frame
 from holdfast.nn.backbones.mixed import Mixed, MixedColumns
 from holdfast.nn.backbones.tabular import CATEGORIES, Columns, Tabular, quantile_knots
 
@@ -34,9 +34,7 @@ def test_columns_have_known_values():
     table = rows()
     encoder = Columns.build(lambda: table)
     values = features(encoder, table)
-    names = encoder.feature_names()
-    assert names == ["a", "b", "a missing", "c missing", *(f"c={value}" for value in encoder.schema[2].categories)]
-    assert values.shape == (60, encoder.width) == (60, len(names))
+    assert values.shape == (60, encoder.width) == (60, 4 + len(encoder.schema[2].categories))
     assert values[:5, 0].tolist() == [0] * 5
     assert values[:, 2].tolist() == [1] * 5 + [0] * 55
     filled = values[5:, 0]
@@ -81,8 +79,6 @@ def test_texts_next_to_columns(tmp_path, family):
 
 
 def test_invalid_settings():
-    with pytest.raises(BadInput, match=r"`form` must be mlp or transformer"):
-        Tabular.Settings(form="tree")
     with pytest.raises(BadInput, match=r"multiple of encoder\.heads"):
         Tabular.Settings(form="transformer", dimension=10)
     table = rows()

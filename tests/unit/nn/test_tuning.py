@@ -14,7 +14,8 @@ from holdfast.nn.backbones.rnn import BiLSTM
 from holdfast.nn.backbones.small import CNN, MLP
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.backbones.vision import VisionTransformer
-from holdfast.nn.model import Model, tune
+from holdfast.nn.model import Model
+from holdfast.nn.tuning import tune
 from tests import tiny
 
 TEXTS = ["the good film", "bad bad food", "the food was good", "a film"]

@@ -53,7 +53,7 @@ def test_weights_prefer_the_better_member_and_ignore_noise():
 
 def test_calibration_uses_validation_rows_only():
     logits, y = {"a": np.asarray([[4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])}, {"a": np.asarray([0, 1, 1])}
-    hot = calibrated(logits, y, {"t": np.asarray([[4.0, 0.0]])})["t"]
+    hot = calibrated({"valid": logits, "test": {"t": np.asarray([[4.0, 0.0]])}}, y).test["t"]
     assert 0.5 < hot[0, 0] < 0.9  # overconfident on the validation rows, so softened
 
 
@@ -192,7 +192,7 @@ def test_choice_of_a_combination_is_trained_and_saved(done, tmp_path):
     folder = refit(chosen, tmp_path / "model", device="cpu")
     saved = load_model(folder)
     assert [member.record.spec["seed"] for _, member in saved.all_members] == [0, 1]
-    assert saved.weight == pytest.approx(0.5)
+    assert saved.all_members[0].weight == pytest.approx(0.5)
     stamp = (folder / "config.json").stat().st_mtime_ns
     assert refit(chosen, folder, device="cpu") == folder
     assert (folder / "config.json").stat().st_mtime_ns == stamp  # a finished model is not trained again

@@ -118,7 +118,7 @@ def test_description_lists_experts(fitted, tmp_path):
 
 def test_program_includes_the_temperature(fitted, tmp_path):
     folder, model = fitted("vector-memory")
-    raw = model._saved.probabilities(_vectors(), calibrated=False)
+    raw = model._saved.predict(_vectors(), calibrated=False).values
     change = np.abs(model._saved.probabilities(_vectors()) - raw).max()
     done = export(folder, tmp_path / "m.pt2", format="torch")
     outputs = run(done.program, {"x": examples("vector")})

@@ -114,7 +114,7 @@ def test_folder_without_calibration_predicts_with_a_note(model, table, tmp_path)
     assert "uncalibrated" in done.notes[0]
     predictions = pd.read_parquet(done.path)
     assert predictions.columns.tolist() == ["id", "label", *(f"p_{name}" for name in classifier.classes_)]
-    plain = classifier._model().probabilities(saved_texts(rows), calibrated=False)
+    plain = classifier._model().predict(saved_texts(rows), calibrated=False).values
     np.testing.assert_allclose(predictions.iloc[:, 2:].to_numpy(), plain, atol=1e-6)
     with pytest.raises(BadInput, match="--abstain-above"):
         predict(folder, home / "new.csv", home / "out.csv", abstain_above=90)

@@ -13,7 +13,7 @@ from tests.unit.report.drawing import SCRIPT
 
 
 def labels(axis: Axis) -> list[str]:
-    return [text for _, text in axis.ticks()]
+    return [text for _, text in axis.placed()]
 
 
 def across(*values, cells=False, zero=False, **settings) -> Axis:

@@ -190,10 +190,10 @@ def test_concurrent_requests_are_batched_and_answered_individually(service):
         counted = dict(
             line.rsplit(" ", 1) for line in request(address, "/metrics")[1].splitlines() if not line.startswith("#")
         )
-    assert counted["holdfast_examples_total"] == "96"
+    assert counted["holdfast_examples_total"] == "96.0"
     assert float(counted["holdfast_batch_examples_count"]) < 96
-    assert counted['holdfast_requests_total{path="/predict",status="200"}'] == "96"
-    assert counted['holdfast_predict_seconds_bucket{le="+Inf"}'] == counted["holdfast_predict_seconds_count"] == "96"
+    assert counted['holdfast_requests_total{path="/predict",status="200"}'] == "96.0"
+    assert counted['holdfast_predict_seconds_bucket{le="+Inf"}'] == counted["holdfast_predict_seconds_count"] == "96.0"
 
 
 def test_pending_requests_are_answered_at_shutdown(folder):

@@ -8,8 +8,7 @@ import pytest
 
 from holdfast.report.explain import explain
 from holdfast.stats.decision import decide, paired_over_seeds
-from holdfast.stats.shrinkage import expected_gains
-from holdfast.stats.statistics import paired_t
+from holdfast.stats.statistics import expected_gains, paired_t
 from holdfast.stats.summary import summarise
 from tests.unit.report.fake_records import record
 from tests.unit.stats.test_significance import BASE, BETTER, ERM, HMA, MIL, grid, with_examples

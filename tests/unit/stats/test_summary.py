@@ -40,3 +40,11 @@ def test_records_can_be_replaced_by_those_with_more_results():
     assert changed in other.shown.groups["mil"]
     assert other.shown.groups["mil"] == other.rivals["mil"]
     assert other.decision is result.decision
+
+
+def test_the_choice_has_the_label_of_its_row_in_the_table():
+    chosen, rejected = ([record("erm", seed, {"films": 0.8}, lr=lr) for seed in range(3)] for lr in (0.1, 0.2))
+    rejected = [replace(run, stages=[run.stages[0] | {"adapted": {"collapsed": True}}]) for run in rejected]
+    result = summarise([*chosen, *rejected], "accuracy")
+    assert [row.label for row in result.competing.rows] == ["erm (lr=0.1)", "erm (lr=0.2)"]
+    assert result.decision.label == "erm (lr=0.1)"

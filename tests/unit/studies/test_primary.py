@@ -8,7 +8,7 @@ import pytest
 from holdfast.record import RunRecord
 from studies import primary
 from studies.comparisons import COMPARISONS, Comparison
-from studies.primary_tables import choice_of, comparison_table, primary_table, results_of
+from studies.primary_tables import choice_of
 
 ROWS = {
     "erm": {"method": "erm", "neck": "none"},
@@ -53,16 +53,6 @@ def searched(best: float, share: float = 0.2) -> list[RunRecord]:
     ]
 
 
-def final(gain: float, *, headroom: float = 0.1, lr: float = 1e-4, seeds: int = 4) -> list[RunRecord]:
-    """Return final runs in which the system is above its null by `gain`, with some variation between seeds."""
-    scores = {"erm": 0.6, "untrained": 0.6, "mil": 0.6 + gain}
-    return [
-        record(row, lr=lr, seed=seed, valid=0.6 + headroom, test=score + (0.004 * seed if row == "mil" else 0.0))
-        for row, score in scores.items()
-        for seed in range(seeds)
-    ]
-
-
 def test_rates_come_from_source_validation():
     choice = choice_of(comparison(), searched(1e-4))
     assert {entry["rate"] for entry in choice["rows"].values()} == {1e-4}
@@ -87,38 +77,6 @@ def test_a_rate_at_the_edge_and_missing_runs_are_noted():
 @pytest.mark.parametrize(("share", "engaged"), [(0.049, False), (0.05, True)])
 def test_the_gate_is_five_percent_of_source_predictions(share, engaged):
     assert choice_of(comparison(), searched(1e-4, share))["engaged"] is engaged
-
-
-def test_tables_report_paired_differences_and_correct_the_systems_together():
-    comparisons = {"a": comparison(), "b": comparison("HMA"), "c": comparison("PMB"), "d": comparison("GMoE")}
-    records = {"a": final(0.02), "b": final(0.0), "c": final(0.02), "d": final(0.02, headroom=-0.1)}
-    choices = {name: choice_of(each, searched(1e-4)) for name, each in comparisons.items()}
-    choices["c"] = choice_of(comparisons["c"], searched(1e-4, share=0.01))
-    table = comparison_table(comparisons, records, choices)
-    assert [line.split(" | ")[-1] for line in table[2:]] == ["yes |", "yes |", "not engaged |", "no headroom |"]
-    assert "| 4 | +10.00 (+10.00 to +10.00) | 20.0% | 60.0 | 60.0 | 62.6 | +2.60 (" in table[2]
-    rows = [line.strip("| ").split(" | ") for line in primary_table(comparisons, records, choices)[2:]]
-    assert [row[0] for row in rows] == ["MIL", "HMA", "PMB", "GMoE"]
-    assert float(rows[0][5]) == pytest.approx(2 * float(rows[0][4]), abs=2e-3)  # two systems are tested
-    assert rows[1][4] == rows[1][5]
-    assert all("not tested" in row[3] and row[4:] == ["-", "-"] for row in rows[2:])
-
-
-def test_comparisons_of_a_system_are_averaged_over_common_seeds():
-    comparisons = {"a": comparison(), "b": comparison(title="other")}
-    records = {"a": final(0.02), "b": final(0.04, seeds=3)}
-    choices = {name: choice_of(each, searched(1e-4)) for name, each in comparisons.items()}
-    (line,) = primary_table(comparisons, records, choices)[2:]
-    assert line.startswith("| MIL | 2 | 3 | +3.40 (")
-
-
-def test_results_use_complete_seeds_at_the_chosen_rate():
-    each, choice = comparison(), choice_of(comparison(), searched(1e-4))
-    records = [*final(0.02), *final(0.3, lr=1e-3)]
-    records = [r for r in records if (r.spec["seed"], each.row_of(r.spec)) != (2, "erm")]
-    result = results_of({"a": each}, {"a": records}, {"a": choice})["a"]
-    assert result.seeds == [0, 1, 3]
-    assert result.gain("untrained") == pytest.approx([2.0, 2.4, 3.2])
 
 
 def test_jobs_of_a_stage():

@@ -39,16 +39,6 @@ def test_incomplete_names_and_members_are_listed_with_the_reason():
     ]
 
 
-def test_a_package_that_is_not_found_is_an_error(monkeypatch):
-    answer = type("Answer", (), {"stdout": '{"typeCompleteness": {"symbols": []}}', "stderr": ""})
-    monkeypatch.setattr(public_types.subprocess, "run", lambda *words, **options: answer)
-    with pytest.raises(SystemExit, match="does not find the package"):
-        public_types.symbols()
-    answer.stdout, answer.stderr = "", "node is missing"
-    with pytest.raises(SystemExit, match="node is missing"):
-        public_types.symbols()
-
-
 @pytest.mark.slow
 def test_types_of_all_public_names_are_complete():
     assert list(incomplete(public_types.symbols(), public_paths())) == []

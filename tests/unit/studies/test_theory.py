@@ -44,23 +44,6 @@ def test_memory_disturbs_less_unless_the_assumption_is_violated():
     assert exact(edge) == pytest.approx(edge.bound)
 
 
-def test_share_of_draws_that_meet_the_assumption():
-    few = disturbance(Expansion(old=100, new=50, state=5, width=5), draws=200)
-    even = disturbance(Expansion(old=20, new=20, state=5, width=5), draws=400)
-    assert few.assumed == 1
-    assert 0.4 < even.assumed < 0.6
-
-
-def test_results_depend_on_the_seed_and_not_on_the_chunks(monkeypatch):
-    expansion = Expansion(old=3, new=2, state=4, width=3)
-    assert disturbance(expansion, draws=50, seed=1) == disturbance(expansion, draws=50, seed=1)
-    assert disturbance(expansion, draws=50, seed=1) != disturbance(expansion, draws=50, seed=2)
-    complete = disturbance(expansion, draws=5000).memory
-    monkeypatch.setattr("studies.theory.CHUNK", 20 * 7)  # seven draws at a time
-    chunked = disturbance(expansion, draws=5000).memory
-    assert abs(complete.value - chunked.value) < 4 * math.hypot(complete.error, chunked.error)
-
-
 @given(
     st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8),
     st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8),

@@ -5,6 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import mean_absolute_error, mean_pinball_loss, r2_score, root_mean_squared_error
 
+from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.nn.model import OutputScale
 from holdfast.tasks.regress import Regress, conformal_margin, interval
@@ -54,11 +55,11 @@ def test_losses():
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"loss": "l3"}, "task.loss"), ({"delta": 0}, "task.delta"), ({"level": 1.0}, "task.level")],
+    [({"loss": "l3"}, "`loss`"), ({"delta": 0}, "`delta`"), ({"level": 1.0}, "`level`"), ({"level": True}, "level")],
 )
 def test_settings_are_checked(settings, message):
     with pytest.raises(BadInput, match=message):
-        Regress(**settings)
+        catalog.build("tasks", "regress", options=settings)
 
 
 @pytest.mark.parametrize("columns", [1, 3])

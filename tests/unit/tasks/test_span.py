@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Question
 from holdfast.data.raw import Texts
@@ -108,16 +109,16 @@ def test_windows_overlap_by_the_stride_and_questions_are_cut(encoder, raw, bound
 @pytest.mark.parametrize(
     ("value", "pattern"),
     [
-        ({"stride": -1}, r"task\.stride .* 0; got -1"),
-        ({"question": 0}, r"task\.question .* 1; got 0"),
-        ({"answer": 2.5}, r"task\.answer .* got 2\.5"),
-        ({"answer": True}, r"task\.answer .* got True"),
+        ({"stride": -1}, "`stride` .* 0, got -1"),
+        ({"question": 0}, "`question` .* 1, got 0"),
+        ({"answer": 2.5}, r"answer .* got 2\.5"),
+        ({"answer": True}, "answer .* got True"),
         ({"stride": 20, "question": 5}, r"task\.stride 20 .* 15"),
     ],
 )
 def test_invalid_settings_raise(value, pattern, encoder, raw):
     with pytest.raises(BadInput, match=pattern):
-        Span(**value).prepare(encoder, raw, ())
+        catalog.build("tasks", "span", options=value).prepare(encoder, raw, ())
 
 
 def test_loss_is_the_mean_over_both_ends_of_real_positions(bound):

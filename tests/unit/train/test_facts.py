@@ -11,7 +11,7 @@ from transformers import BertConfig, BertModel
 from holdfast import catalog
 from holdfast.adaptation.adapt import Terms, _request
 from holdfast.data.load import load_data
-from holdfast.data.readers.memory import as_dataset
+from holdfast.data.readers.in_memory import as_dataset
 from holdfast.data.synthetic import world
 from holdfast.record import run_id
 from holdfast.train.facts import counted_rows

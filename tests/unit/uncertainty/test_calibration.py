@@ -155,7 +155,7 @@ def test_uncalibrated_probabilities_are_the_softmax_of_the_network(fitted):
     with torch.no_grad():
         x = saved.encoder.prepare(data.raw.take(np.arange(9))).take(torch.arange(9))
         plain = saved.model(x).double().softmax(1)
-    np.testing.assert_allclose(saved.probabilities(data.raw, calibrated=False)[:9], plain.numpy(), atol=1e-6)
+    np.testing.assert_allclose(saved.predict(data.raw, calibrated=False).values[:9], plain.numpy(), atol=1e-6)
     assert saved.calibration.temperature != 1.0
     assert not np.allclose(saved.probabilities(data.raw)[:9], plain.numpy(), atol=1e-4)
 

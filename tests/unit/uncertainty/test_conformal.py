@@ -116,8 +116,8 @@ def test_sets_are_never_empty_and_ordered_sets_have_no_gaps():
     probabilities = np.asarray([[0.48, 0.04, 0.48], [0.98, 0.01, 0.01]])
     index = np.repeat([0, 1], 50)
     known = LeftOut(("a", "b"), index, index, np.zeros(100, np.int64), np.tile([[0.45, 0.3, 0.25]], (100, 1)))
-    assert Calibrated.fit(known, 0.9).predict(probabilities).classes.tolist() == [[1, 0, 1], [1, 0, 0]]
-    assert Calibrated.fit(known, 0.9, ordered=True).predict(probabilities).classes.tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert Calibrated.fit(known, 0.9).predict(probabilities).values.tolist() == [[1, 0, 1], [1, 0, 0]]
+    assert Calibrated.fit(known, 0.9, ordered=True).predict(probabilities).values.tolist() == [[1, 1, 1], [1, 0, 0]]
     sure = replace(known, outputs=np.tile([[1.0, 0.0, 0.0]], (100, 1)))
     assert Calibrated.fit(sure, 0.9).predict(probabilities[:1]).sizes.tolist() == [1]
 
@@ -128,10 +128,10 @@ def test_intervals_enclose_quantiles_of_the_network():
     outputs = np.tile([[0.0, -3.0, 3.0]], (1000, 1))  # too wide, so that the margin is negative
     sets = Calibrated.fit(LeftOut(("a", "b"), index, index, y, outputs), 0.8)
     predicted = sets.predict(outputs[:1])
-    assert -1.5 < predicted.low[0] < -1.1
-    assert 1.1 < predicted.high[0] < 1.5
+    assert -1.5 < predicted.values[0, 0] < -1.1
+    assert 1.1 < predicted.values[0, 1] < 1.5
     crossed = sets.predict(np.asarray([[0.0, -0.1, 0.1]]))
-    assert crossed.low[0] == crossed.high[0]
+    assert crossed.values[0, 0] == crossed.values[0, 1]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import numpy as np
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import SPLITS, Dataset
-from holdfast.data.known.base import KnownSet
+from holdfast.data.known.known_set import KnownSet
 from holdfast.data.raw import Pixels
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")

@@ -13,7 +13,7 @@ import numpy as np
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder, file_digest, write_atomic
 from holdfast.data.dataset import Dataset
-from holdfast.data.known.base import KnownSet
+from holdfast.data.known.known_set import KnownSet
 from holdfast.data.raw import Texts
 
 ARCHIVE = "vaderSentiment-3.3.2.tar.gz"

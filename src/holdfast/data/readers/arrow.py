@@ -20,6 +20,14 @@ def is_number(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
+def is_list_of_texts(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds lists of texts."""
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return False
+    inner = kind.value_type
+    return is_text(inner.value_type if pa.types.is_dictionary(inner) else inner)
+
+
 def decoded(column: Any) -> Any:
     """Return a column with its values in place of the codes of a dictionary."""
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column

@@ -10,7 +10,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
 from holdfast.data.readers import formats
 from holdfast.data.readers.columns import ReadOptions
-from holdfast.data.readers.table import read_table, unlabelled_dataset
+from holdfast.data.readers.tables import read_table, unlabelled_dataset
 
 PLAIN = ReadOptions(need=())
 

@@ -4,7 +4,6 @@ import codecs
 import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -38,13 +37,7 @@ class Dialect:
 
 
 def detect_dialect(path: Path) -> Dialect:
-    """Return the dialect of a csv or tsv file; each version of a file is examined once."""
-    stat = path.stat()
-    return _detect(path, stat.st_size, stat.st_mtime_ns)
-
-
-@lru_cache(maxsize=64)
-def _detect(path: Path, size: int, modified: int) -> Dialect:
+    """Return the dialect of a csv or tsv file."""
     encoding, start = _detect_encoding(path)
     expected = SEPARATORS[path.suffix.lower()]
     separator = _detect_separator(path, encoding, start, expected)

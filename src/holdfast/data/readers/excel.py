@@ -12,7 +12,7 @@ import pandas as pd
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.readers.columns import DEFAULT, ReadOptions, listed
-from holdfast.data.readers.memory import read_frame
+from holdfast.data.readers.in_memory import read_frame
 
 SUFFIX = ".xlsx"
 MAX_BYTES = 1 << 30  # of the unpacked file

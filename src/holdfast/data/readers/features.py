@@ -60,14 +60,8 @@ class FeatureCollector:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Append a batch."""
-        values = np.empty((len(batch), len(self.numeric)), dtype=np.float32)
-        for i, name in enumerate(self.numeric):
-            with np.errstate(over="ignore"):  # overflow to inf is reported below
-                values[:, i] = self._numbers(batch.column(name), name)
-            if len(infinite := np.flatnonzero(np.isinf(values[:, i]))):
-                row, value = sum(map(len, self.numbers)) + infinite[0] + 1, batch.column(name)[infinite[0]]
-                raise BadInput(f"{self.where}: row {row}, column '{name}' is {value}: features must be finite numbers")
-        self.numbers.append(values)
+        values = [self._numbers(batch.column(name), name) for name in self.numeric]
+        self.numbers.append(np.stack(values, axis=1) if values else np.zeros((len(batch), 0), np.float32))
         for name, codes in self.coded.items():
             if name in self.unused:
                 continue
@@ -80,13 +74,13 @@ class FeatureCollector:
                 codes.batches, codes.index = [], {}
 
     def _numbers(self, column: Any, name: str) -> np.ndarray:
-        """(b,) values as numbers, NaN where one is missing."""
+        """(b,) values as numbers, NaN where one is missing; dates are days."""
         if self.kinds[name] == "date":
-            column = column.cast(pa.timestamp("us"))
-            days = column.cast(pa.int64()).cast(pa.float64(), safe=False)
-            return days.to_numpy(zero_copy_only=False) / _DAY
-        column = column.cast(pa.int8()).cast(pa.float64()) if column.type == pa.bool_() else column.cast(pa.float64())
-        return column.to_numpy(zero_copy_only=False).astype(np.float32)
+            column = column.cast(pa.timestamp("us")).cast(pa.int64())
+        elif column.type == pa.bool_():
+            column = column.cast(pa.int8())
+        numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        return (numbers / _DAY if self.kinds[name] == "date" else numbers).astype(np.float32)
 
     def result(self, others: Raw | None, other_names: Sequence[str] = ()) -> Inputs:
         """Return all rows as vectors or as a table, with the texts or images of the columns `other_names`."""
@@ -142,10 +136,10 @@ class FeatureCollector:
 
     def _varies(self, name: str, values: np.ndarray) -> bool:
         filled = values[~np.isnan(values)]
-        if name not in self.chosen and len(values) > 1 and (not len(filled) or (filled == filled[0]).all()):
-            missing = len(filled) < len(values)
-            if not len(filled) or not missing:  # one value and blanks still distinguish rows
-                self.unused[name] = "a single value" if len(filled) else "no values"
+        # one value and blanks still distinguish rows
+        single = len(filled) in (0, len(values)) and bool((filled == filled[:1]).all())
+        if name not in self.chosen and len(values) > 1 and single:
+            self.unused[name] = "a single value" if len(filled) else "no values"
         return name not in self.unused
 
     def _constants(self, numbers: np.ndarray) -> list[str]:

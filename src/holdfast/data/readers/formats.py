@@ -4,8 +4,8 @@ import json
 import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import cached_property
+from contextlib import contextmanager, suppress
+from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,13 @@ from holdfast.core.errors import BadInput
 from holdfast.core.files import open_limit
 from holdfast.data.readers.arrow import TEXT, is_number, is_text
 from holdfast.data.readers.dialect import SEPARATORS, Dialect, detect_dialect, not_utf8
-from holdfast.data.readers.forms import Form, stored_forms
+from holdfast.data.readers.forms import Form, Plan, stored_forms
 from holdfast.data.readers.parquet import parquet_batches
 from holdfast.data.readers.sources import BadCell, OnInvalid, TableSource, Types, leave_out
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
-BLOCK = 1 << 20  # bytes of csv or json per block, which is also the maximum length of a row
-LONG_BLOCK = 1 << 27  # for files with longer rows
+BLOCK = 1 << 24  # bytes of csv per block, which is also the maximum length of a row
+HEAD = 1 << 20  # bytes of csv that determine the types of columns; bytes of json per block
 MAX_COLUMNS = 100_000
 _NO_OBJECT, _UNPAIRED = "is not a JSON object", "has an unpaired surrogate such as \\ud83d"
 _JSON_BATCH = 1 << 14  # rows of json per batch, if they are read one by one
@@ -38,20 +38,11 @@ _JSON_TYPES: dict[pa.DataType, tuple[str, set[type]]] = {
 }
 
 
-class LongRow(BadInput):
-    """A row is longer than a block; the file can be read with a larger block."""
-
-
-class BadValue(BadInput):
-    """A value does not have the type of its column; the file can be read leniently."""
-
-
 class TableFile(TableSource):
-    """A file with one row per example; `block` is the number of bytes that csv and json are read in."""
+    """A file with one row per example."""
 
-    def __init__(self, path: Path, block: int | None = None, *, lenient: bool = False) -> None:
-        self.path, self.block, self.lenient = path, block or BLOCK, lenient
-        self.where, self.name, self.folder = str(path), path.stem, path.parent
+    def __init__(self, path: Path) -> None:
+        self.path, self.where, self.name, self.folder = path, str(path), path.stem, path.parent
 
     def batches(self, types: Types, on_invalid: OnInvalid | None = None) -> Iterator[pa.RecordBatch]:
         with self.explained(types):
@@ -71,14 +62,10 @@ class TableFile(TableSource):
         if match := re.search(r"Row #\d+: Expected (\d+) columns, got (\d+)", message):
             cell = _wrong_width(int(place[4:]), int(match[2]), int(match[1]))
             return BadInput(f"{path}: {cell}: {cell.fix}")
-        if "CSV conversion error" in message:
-            return BadValue(f"{path}: {place or 'a cell'} does not have the type of its column: fix it")
         if "straddl" in message:
-            return LongRow(
-                f"{path}: a row is longer than {LONG_BLOCK >> 20} MB: check for a quote that is never closed"
-            )
+            return BadInput(f"{path}: a row is longer than {BLOCK >> 20} MB: check for a quote that is never closed")
         if fault := self._fault(types or {}):
-            return BadValue(f"{path}: {fault}")
+            return BadInput(f"{path}: {fault}")
         if isinstance(error, PermissionError):
             return BadInput(f"{path} cannot be read: change its permissions")
         if message.endswith("Empty CSV file or block: cannot infer number of columns"):
@@ -91,7 +78,7 @@ class TableFile(TableSource):
 
 
 class CsvFile(TableFile):
-    """Texts between separators; their types are those that Arrow infers from the first block."""
+    """Texts between separators, which stay texts; the types that Arrow infers from the first ones decide the kinds."""
 
     typed = False
 
@@ -107,34 +94,49 @@ class CsvFile(TableFile):
     def decimal(self) -> str:
         return "," if self.dialect.separator == ";" else "."
 
+    def types(self, names: Collection[str], plan: Plan, *, exact: Collection[str] = ()) -> dict[str, pa.DataType]:
+        return dict.fromkeys(names, TEXT)  # texts keep their spelling: 007 is not 7
+
     def _schema(self) -> pa.Schema:
-        with self._open({}, leave_out) as reader:
-            schema = reader.schema
+        _check_width(self.path, _header_width(self.path, self.dialect.separator))
+        schema = self._beginning({})[0]
         assert schema.names is not None  # raises for names that are not UTF-8
         return schema
 
+    def head(self, types: Types) -> pa.RecordBatch | None:
+        with self.explained(types):
+            return self._beginning(types)[1]
+
+    def _beginning(self, types: Types) -> tuple[pa.Schema, pa.RecordBatch | None]:
+        """Return the schema and the rows of the first block, which is larger if its rows are long."""
+        for block in (HEAD, BLOCK):
+            try:
+                with self._open(types, leave_out, block) as reader:
+                    return reader.schema, next(iter(reader), None) if types else None
+            except pa.ArrowException:
+                if block == BLOCK:
+                    raise
+        raise AssertionError
+
     def _batches(self, types: Types, on_invalid: OnInvalid | None) -> Iterator[pa.RecordBatch]:
-        with self._open(types, on_invalid) as reader:
+        with self._open(types, on_invalid, BLOCK) as reader:
             yield from reader
 
     @contextmanager
-    def _open(self, types: Types, on_invalid: OnInvalid | None) -> Iterator[Any]:
-        dialect = self.dialect
-        block = self.block if _header_length(self.path, dialect.separator) < self.block else LONG_BLOCK
-
+    def _open(self, types: Types, on_invalid: OnInvalid | None, block: int) -> Iterator[Any]:
         def handle(row: Any) -> str:
             if on_invalid is not None:
                 on_invalid([_wrong_width(row.number - 1, row.actual_columns, row.expected_columns)])
             return "skip"
 
         with (
-            dialect.open(self.path) as file,
+            self.dialect.open(self.path) as file,
             csv.open_csv(
                 file,
                 # one thread, so that Arrow reports the row of an error
-                read_options=csv.ReadOptions(use_threads=False, block_size=block, encoding=dialect.encoding),
+                read_options=csv.ReadOptions(use_threads=False, block_size=block, encoding=self.dialect.encoding),
                 parse_options=csv.ParseOptions(
-                    delimiter=dialect.separator,
+                    delimiter=self.dialect.separator,
                     newlines_in_values=True,
                     invalid_row_handler=None if on_invalid is None else handle,
                 ),
@@ -174,11 +176,19 @@ class JsonFile(TableFile):
     def text_forms(self) -> tuple[dict[str, Form], dict[str, str]]:
         return {}, {}
 
-    def name_type(self, inferred: pa.DataType, *, exact: bool = False) -> pa.DataType:
-        return pa.float64() if inferred == pa.int64() and not exact else inferred
-
-    def text_type(self, inferred: pa.DataType) -> pa.DataType:
-        return inferred if is_number(inferred) else TEXT
+    def types(self, names: Collection[str], plan: Plan, *, exact: Collection[str] = ()) -> dict[str, pa.DataType]:
+        types = super().types(names, plan)
+        for name, inferred in types.items():
+            kind = plan.roles.features.get(name, "")
+            if kind == "boolean":
+                types[name] = pa.bool_()
+            elif name in plan.trained or kind == "date" or (name in plan.roles.texts and not is_number(inferred)):
+                types[name] = TEXT
+            elif kind == "number" and inferred != pa.bool_():
+                types[name] = pa.float64()
+            elif inferred == pa.int64() and name not in exact and name not in plan.roles.texts:
+                types[name] = pa.float64()  # a column may mix 1 and 1.0
+        return types
 
     @cached_property
     def first_rows(self) -> list[Mapping[str, Any]]:
@@ -205,43 +215,58 @@ class JsonFile(TableFile):
         return schema
 
     def _batches(self, types: Types, on_invalid: OnInvalid | None) -> Iterator[pa.RecordBatch]:
-        schema = pa.schema(list(types.items()))
-        if self.lenient and on_invalid is not None:
-            yield from _valid_rows(self.path, schema, types, on_invalid)
-            return
+        schema, done = pa.schema(list(types.items())), 0
         options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-        reading = arrow_json.ReadOptions(use_threads=False, block_size=self.block)
-        with arrow_json.open_json(self.path, read_options=reading, parse_options=options) as reader:
-            yield from reader
+        reading = arrow_json.ReadOptions(use_threads=False, block_size=HEAD)
+        try:
+            with arrow_json.open_json(self.path, read_options=reading, parse_options=options) as reader:
+                for batch in reader:
+                    yield batch
+                    done += len(batch)
+            return
+        except pa.ArrowException as error:
+            # Arrow stops at a value of another type and at a row that is longer than a block
+            if on_invalid is None or not ("straddl" in str(error) or self._fault(types)):
+                raise
+        yield from self._rows_behind(done, schema, on_invalid)
+
+    def _rows_behind(self, done: int, schema: pa.Schema, on_invalid: OnInvalid) -> Iterator[pa.RecordBatch]:
+        """Yield the rows behind the first ones that are objects with values of the expected types."""
+        types, rows = {field.name: field.type for field in schema}, []
+        for number, value in islice(_json_lines(self.path), done, None):
+            if faults := row_faults(number, value, types):
+                on_invalid(faults)
+            else:
+                rows.append(value)
+            if len(rows) == _JSON_BATCH:
+                yield pa.RecordBatch.from_pylist(rows, schema=schema)
+                rows = []
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
     def _fault(self, types: Types) -> str | None:
         faults = (fault for row, value in _json_lines(self.path) for fault in row_faults(row, value, types))
         return next((f"{fault}: {fault.fix}" for fault in faults), None)
 
 
-def open_table(path: Path, block: int | None = None, *, lenient: bool = False) -> TableFile:
-    """Return the table in a file with one of the known suffixes."""
+def open_table(path: Path) -> TableFile:
+    """Return the table in a file with one of the known suffixes; each version of a file is examined once."""
+    with suppress(OSError):
+        stat = path.stat()
+        return _opened(path, stat.st_size, stat.st_mtime_ns)
+    return _opened(path, 0, 0)
+
+
+@lru_cache(maxsize=16)
+def _opened(path: Path, size: int, modified: int) -> TableFile:
     suffix = path.suffix.lower()
-    kind = CsvFile if suffix in SEPARATORS else ParquetFile if suffix == ".parquet" else JsonFile
-    return kind(path, block, lenient=lenient)
-
-
-def read_schema(path: Path) -> pa.Schema:
-    """Return the columns of a file with their inferred types."""
-    return open_table(path).schema
-
-
-def iter_batches(
-    path: Path, types: Types, block: int | None = None, *, on_invalid: OnInvalid | None = None
-) -> Iterator[pa.RecordBatch]:
-    """Stream batches of these columns in file order, see `TableSource.batches`."""
-    return open_table(path, block).batches(types, on_invalid)
+    return (CsvFile if suffix in SEPARATORS else ParquetFile if suffix == ".parquet" else JsonFile)(path)
 
 
 def iter_rows(path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
     """Stream rows as dicts of these columns; lists stay lists."""
     if path.suffix.lower() in (".parquet", *SEPARATORS):
-        for batch in iter_batches(path, dict.fromkeys(names, TEXT), LONG_BLOCK):
+        for batch in open_table(path).batches(dict.fromkeys(names, TEXT)):
             yield from batch.to_pylist()
         return
     for _, value in _json_lines(path, errors="strict"):
@@ -323,33 +348,17 @@ def _json_lines(path: Path, *, errors: str = "replace") -> Iterator[tuple[int, M
             yield row, BadCell(row, "", "", problem, fix) if problem else value
 
 
-def _valid_rows(path: Path, schema: pa.Schema, types: Types, on_invalid: OnInvalid) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that are objects with values of the expected types."""
-    rows = []
-    for number, value in _json_lines(path):
-        if faults := row_faults(number, value, types):
-            on_invalid(faults)
-        else:
-            rows.append(value)
-        if len(rows) == _JSON_BATCH:
-            yield pa.RecordBatch.from_pylist(rows, schema=schema)
-            rows = []
-    if rows:
-        yield pa.RecordBatch.from_pylist(rows, schema=schema)
-
-
 def _wrong_width(row: int, actual: int, expected: int) -> BadCell:
     """Return the error for a row of a csv file with too few or too many values."""
     problem = f"has {actual} values but the header names {expected} columns"
     return BadCell(row, "", "", problem, "complete the row, or put values with a separator in double quotes")
 
 
-def _header_length(path: Path, separator: str) -> int:
-    """Return the length of the header in bytes; raise if it has too many columns."""
+def _header_width(path: Path, separator: str) -> int:
+    """Return the number of columns that the header names."""
     with path.open("rb") as file:
-        header = file.readline(LONG_BLOCK)
-    _check_width(path, re.sub(rb'"[^"]*"', b"", header).count(separator.encode()) + 1)
-    return len(header)
+        header = file.readline(BLOCK)
+    return re.sub(rb'"[^"]*"', b"", header).count(separator.encode()) + 1
 
 
 def _check_width(path: Path, columns: int) -> None:

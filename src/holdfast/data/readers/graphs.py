@@ -17,10 +17,10 @@ from holdfast.core.files import open_limit
 from holdfast.core.inputs import Graphs
 from holdfast.data.dataset import SPLITS, Dataset, encode, join
 from holdfast.data.raw import GraphList
-from holdfast.data.readers.arrays import DAMAGED_ZIP, check_zip
 from holdfast.data.readers.graph_text import Files, Parsed, parse_layout, parse_text
 from holdfast.data.readers.images import SUFFIXES as IMAGE_SUFFIXES
 from holdfast.data.readers.images import files_below
+from holdfast.data.readers.npz import DAMAGED_ZIP, check_zip
 
 SUFFIXES = (".zip", ".txt")
 MAX_TEXT = 1 << 27  # bytes of text that any zip may unpack to

@@ -3,24 +3,23 @@
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from holdfast.core.checkpoint import load_tree, save_tree
-from holdfast.core.errors import BadInput, warn
+from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
 from holdfast.core.inputs import Graphs
 from holdfast.core.packed_graphs import PackedGraphs
+from holdfast.data.cache import read_cached, write_cached
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import GraphList, Raw, Subset
 from holdfast.data.readers import formats
 from holdfast.data.readers.columns import DEFAULT, ReadOptions, find
 from holdfast.data.readers.smiles import Parsed, import_rdkit, parse_all, parse_molecule
-from holdfast.data.readers.table import read_table
+from holdfast.data.readers.tables import read_table
 
 NAMES = ("smiles", "canonical_smiles", "mol")
 TRAIN, VALID = 0.8, 0.1  # fractions of a scaffold split
@@ -46,7 +45,7 @@ def smiles_column(path: Path, columns: Mapping[str, str] | None) -> str | None:
         return None
     if not path.is_file() or not path.stat().st_size:
         return None  # reported by the table reader
-    return find(formats.read_schema(path).names, NAMES)
+    return find(formats.open_table(path).schema.names, NAMES)
 
 
 def read_molecules(path: Path, column: str, options: ReadOptions = DEFAULT) -> Dataset:
@@ -81,16 +80,12 @@ def _cached(texts: Sequence[str]) -> Parsed:
     for text in texts:
         sha.update(len(data := text.encode()).to_bytes(8, "little") + data)
     path = cache_folder() / "molecules" / f"{sha.hexdigest()[:32]}.safetensors"
-    if path.exists():
-        with suppress(BadInput, KeyError):  # a damaged file is written again
-            tree = load_tree(path)
-            return Parsed(*(tree[name].numpy() for name in Parsed._fields))
+    stored = read_cached(path)
+    if stored.keys() >= set(Parsed._fields):
+        return Parsed(*(stored[name].numpy() for name in Parsed._fields))
     parsed = parse_all(texts)
-    try:
-        save_tree(path, {name: torch.from_numpy(array.copy()) for name, array in parsed._asdict().items()})
-    except BadInput:  # the run can continue without a cache
-        fix = "set HOLDFAST_CACHE to another folder"
-        warn(f"the cache {path.parent} cannot be written, so the next run parses the molecules again: {fix}")
+    arrays = {name: torch.from_numpy(array.copy()) for name, array in parsed._asdict().items()}
+    write_cached(path, arrays, lost="parses the molecules")
     return parsed
 
 

@@ -1,18 +1,21 @@
-"""Numbers and dates as people write them.
+"""Convert cells of text to numbers, dates and booleans, in the form in which the column is written.
 
-Numbers may have decimal commas, thousands separators, percent signs and currencies; dates are written as 2024-01-31,
-31.01.2024, 31/01/2024, 01/31/2024 or in similar forms.
+A cell is a missing value, a value in the form of its column, or bad. Numbers may have decimal commas, thousands
+separators, percent signs and currencies; dates are written as 2024-01-31, 31.01.2024, 31/01/2024, 01/31/2024 or in
+similar forms. The form of a column is the one in which most of its first cells are written.
 """
 
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
-from holdfast.data.readers.arrow import TEXT, compute, matches, substituted, trimmed
+from holdfast.data.readers.arrow import TEXT, compute, is_in, matches, substituted, trimmed
 
 CURRENCIES = ("$", "€", "£", "¥", "₹", "USD", "EUR", "GBP", "JPY", "CHF", "CNY", "INR", "SEK", "NOK", "DKK", "PLN")
 PERCENT = "%"
@@ -27,6 +30,9 @@ MISSING = (
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL",
     "NaN", "n/a", "nan", "null", "None", "none", "?", "-", "missing", "Missing",
 )  # fmt: skip
+UNSURE = ("?", "-", "missing", "Missing", "None", "none")  # spellings that could also be values
+_BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
+_MAX_FLOAT = float(np.finfo(np.float32).max)
 
 _TIME = r"(?:[ T](\d{2}:\d{2}(?::\d{2})?)(?:\.\d+)?Z?)?"
 _YEAR_LAST = r"(\d{1,2})M(\d{1,2})M(\d{4})"
@@ -87,6 +93,60 @@ class NumberForm:
             texts = substituted(texts, decimal, ".")
         values = substituted(texts, r"^\+", "").cast(pa.float64())
         return compute.divide(values, 100.0) if self.unit == PERCENT else values
+
+
+class Converted(NamedTuple):
+    """Values of a column of texts, null where a cell is missing or bad."""
+
+    values: Any
+    bad: Any | None  # mask, None if no cell is bad
+    missing: Counter[str]  # spelling of missing values -> cells
+
+
+def convert(column: Any, kind: str, form: "NumberForm | DateForm") -> Converted:
+    """Convert a column of texts to numbers, dates or booleans."""
+    # Arrow reads plain numbers and dates itself, many times faster than the expressions of a form
+    plain = form.plain and kind != "boolean"
+    if plain and (values := _cast(column, kind)) is not None:
+        return Converted(values, None, Counter())
+    texts = trimmed(column)
+    missing = compute.or_(is_in(texts, [*MISSING, *form.missing]), texts.is_null())
+    spellings = texts.filter(missing).value_counts().to_pylist()
+    values = _cast(compute.if_else(missing, None, texts), kind) if plain else None
+    if kind == "boolean":
+        index = compute.index_in(compute.utf8_lower(texts), value_set=pa.array(_BOOLEANS, TEXT))
+        values = pa.array(_BOOLEANS.values()).take(index)
+    elif values is None:
+        values = form.parse(texts)
+    # parsing gives null for what it does not understand: null and not missing is bad
+    bad = compute.and_not(values.is_null(), missing)
+    return Converted(values, bad, Counter({each["values"]: each["counts"] for each in spellings}))
+
+
+def _cast(texts: Any, kind: str) -> Any | None:
+    """Return plain numbers or dates, which may have a time zone; None if a text is neither."""
+    for type in (pa.float64(),) if kind == "number" else (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        with suppress(pa.ArrowException):
+            values = texts.cast(type)
+            return values if kind == "number" else values.cast(pa.timestamp("us"))
+    return None
+
+
+def infinite(column: Any) -> Any | None:
+    """Return a mask of the numbers that a 32-bit float cannot hold, or None if there are none."""
+    # 1e300 is finite in 64 bits, but not in the 32 bits in which networks compute; usual columns need no mask
+    extremes = compute.min_max(column).as_py()
+    low, high = extremes["min"] or 0.0, extremes["max"] or 0.0
+    return None if low >= -_MAX_FLOAT and high <= _MAX_FLOAT else compute.greater(compute.abs(column), _MAX_FLOAT)
+
+
+def infinite_cell(values: np.ndarray) -> tuple[int, int] | None:
+    """Return row and column, from 1, of the first number (n, d) that is NaN or infinite; None if all are finite."""
+    finite = np.isfinite(values)
+    if finite.all():
+        return None
+    row, column = np.argwhere(~finite)[0].tolist()
+    return row + 1, column + 1
 
 
 def looks_like_number(value: str) -> bool:

@@ -14,7 +14,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Records
 from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.formats import SUFFIXES, check_surrogates
-from holdfast.data.readers.table import METADATA, column_finder, role_rows, unlabelled_dataset
+from holdfast.data.readers.tables import METADATA, column_finder, role_rows, unlabelled_dataset
 
 OUTPUTS = ("start", "end")  # outputs per token: whether the answer starts or ends there
 ANSWERED = ReadOptions(need=("answers",))

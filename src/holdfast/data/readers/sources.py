@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ import pyarrow as pa
 from holdfast.core.errors import BadInput
 from holdfast.data.readers.arrow import TEXT, is_text
 from holdfast.data.readers.features import kind_of
-from holdfast.data.readers.forms import Form, detect_forms
+from holdfast.data.readers.forms import Form, Plan, detect_forms
 
 Types = Mapping[str, pa.DataType]
 OnInvalid = Callable[[Sequence["BadCell"]], None]  # what is wrong with one row
@@ -40,7 +40,6 @@ class TableSource(ABC):
     name: str  # of the data set
     folder: Path | None = None  # of paths of images
     typed = True  # whether numbers and dates have types of their own, other than in csv
-    lenient = False  # whether values of other types than that of their column are in batches of texts, or left out
     decimal = "."  # decimal mark of numbers such as 1,234 that have one mark
 
     @property
@@ -59,7 +58,7 @@ class TableSource(ABC):
 
     @abstractmethod
     def batches(self, types: Types, on_invalid: OnInvalid | None = None) -> Iterator[pa.RecordBatch]:
-        """Stream batches with these columns in order; csv and json are read in the passed types.
+        """Stream batches with these columns in order; json is read in the passed types.
 
         `on_invalid` is called for rows that cannot be read, which are then left out; without it they are errors.
         """
@@ -76,22 +75,21 @@ class TableSource(ABC):
         """Return the forms of columns of texts in the first rows, and notes on columns that mix several."""
         counts = Counter(self.schema.names)
         names = [field.name for field in self.schema if is_text(field.type) and counts[field.name] == 1]
-        first = next(self.batches(dict.fromkeys(names, TEXT), leave_out), None) if names else None
+        first = self.head(dict.fromkeys(names, TEXT)) if names else None
         return ({}, {}) if first is None else detect_forms(first, names, decimal=self.decimal)
+
+    def head(self, types: Types) -> pa.RecordBatch | None:
+        """Return the first rows of these columns."""
+        return next(self.batches(types, leave_out), None)
 
     def sample(self) -> pa.RecordBatch | None:
         """Return the first rows, or None if they cannot be read."""
-        types = {field.name: field.type for field in self.schema}
         with suppress(BadInput, pa.ArrowException):
-            return next(self.batches(types, leave_out), None)
+            return self.head({field.name: field.type for field in self.schema})
 
-    def name_type(self, inferred: pa.DataType, *, exact: bool = False) -> pa.DataType:
-        """Return the type to read a column of names in; unless `exact`, a json column may mix 1 and 1.0."""
-        return TEXT
-
-    def text_type(self, inferred: pa.DataType) -> pa.DataType:
-        """Return the type to read a column of texts in; numbers in json are converted to texts afterwards."""
-        return TEXT
+    def types(self, names: Collection[str], plan: Plan, *, exact: Collection[str] = ()) -> dict[str, pa.DataType]:
+        """Return the types to read these columns in; only those of `exact` columns hold every value as it is."""
+        return {name: self.schema.field(name).type for name in names}
 
     @contextmanager
     def explained(self, types: Types | None = None) -> Iterator[None]:

@@ -15,7 +15,7 @@ from holdfast.data.readers.codes import SPLIT_NAMES
 from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.formats import read_lines
 from holdfast.data.readers.images import files_below
-from holdfast.data.readers.table import METADATA, column_finder, role_rows, unlabelled_dataset
+from holdfast.data.readers.tables import METADATA, column_finder, role_rows, unlabelled_dataset
 
 TABLES = (".csv", ".jsonl", ".ndjson", ".parquet")
 CONLL = (".conll", ".conll03", ".bio", ".iob", ".iob2", ".tsv", ".txt", ".train", ".testa", ".testb")

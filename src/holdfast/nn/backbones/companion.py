@@ -119,6 +119,11 @@ class GeneralEncoder(nn.Module):
         """Hash of the weights of a frozen network, empty for a trained one."""
         return "" if self.frozen is None else self.frozen.digest
 
+    def check_width(self, width: int) -> None:
+        """Raise an error unless the network that reads the states has the same width."""
+        if self.width != width:
+            raise BadInput(f"the general model has width {self.width}, the domain model {width}: use equal widths")
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
         if self.frozen is not None:

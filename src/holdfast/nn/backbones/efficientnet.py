@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from holdfast.core.errors import BadInput
 from holdfast.core.packages import PACKAGED
-from holdfast.core.settings import checked_settings, setting
+from holdfast.core.settings import checked_settings, keywords_of, setting
 from holdfast.nn.backbones.small import Colours, ImageBackbone, Normalise, side_setting
 
 # expansion, channels, blocks, stride of the first block, kernel
@@ -89,11 +89,11 @@ class EfficientNetLite(ImageBackbone):
         size: int = side_setting(224)  # pixels per side; it was trained with 224
         statistics: str = setting("frozen", choices=("frozen", "batch"))
 
-    def __init__(self, **settings: Any) -> None:
+    @keywords_of(Settings)
+    def __init__(self, settings: Settings) -> None:
         super().__init__()
-        options = self.Settings(**settings)
-        self.width, self.size = WIDTH, options.size
-        self.settings = asdict(options)
+        self.width, self.size = WIDTH, settings.size
+        self.settings = asdict(settings)
         self.normalise = Normalise(*COLOURS)
         self.stem = Convolution(3, STEM, 3, 2)
         inputs, layers = STEM, []

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
-from holdfast.core.settings import checked_settings, setting
+from holdfast.core.settings import checked_settings, keywords_of, setting
 from holdfast.core.store import GraphStore
 from holdfast.nn.backbones.base import Backbone, fingerprint
 from holdfast.nn.backbones.graph_inputs import GraphForm
-from holdfast.nn.backbones.graph_layers import POOLS, GcnLayer, GinLayer, sum_pool
+from holdfast.nn.backbones.graph_layers import POOLS, GcnLayer, GinLayer, node_sums
 from holdfast.nn.backbones.small import Dropout
 
 
@@ -59,18 +59,18 @@ class GraphNetwork(GraphBackbone):
         dropout: float = 0.5
         pooling: str = setting("mean", choices=POOLS)
 
-    def __init__(self, *, form: GraphForm | dict[str, Any], **settings: Any) -> None:
+    @keywords_of(Settings)
+    def __init__(self, form: GraphForm | dict[str, Any], settings: Settings) -> None:
         super().__init__()
-        options = self.Settings(**settings)
-        self.width, self.kind, self.form = options.hidden, options.kind, GraphForm.parse(form)
-        self.settings = {"form": self.form.to_json(), **asdict(options)}
-        self.pool = POOLS[options.pooling]
-        width, rate, last = options.hidden, options.dropout, options.layers - 1
+        self.width, self.kind, self.form = settings.hidden, settings.kind, GraphForm.parse(form)
+        self.settings = {"form": self.form.to_json(), **asdict(settings)}
+        self.pool = POOLS[settings.pooling]
+        width, rate, last = settings.hidden, settings.dropout, settings.layers - 1
         self.embed = self.form.embedding(width)
-        self.hub = VirtualNode(width, last, rate) if options.virtual else None
+        self.hub = VirtualNode(width, last, rate) if settings.virtual else None
         self.layers = nn.ModuleList(
-            Messages(options.kind, width, edges=self.form.edge_width, dropout=rate, last=i == last)
-            for i in range(options.layers)
+            Messages(settings.kind, width, edges=self.form.edge_width, dropout=rate, last=i == last)
+            for i in range(settings.layers)
         )
 
     def nodes(self, x: Graphs, gate: Tensor | None = None) -> Tensor:
@@ -151,8 +151,7 @@ class EdgeConvolution(nn.Module):
         scale = degree.rsqrt()
         messages = (scale[start] * scale[end])[:, None] * (h[start] + self.bond(weights)).relu()  # (e, d)
         messages = messages if gate is None else gate[:, None] * messages
-        received = torch.zeros_like(h).index_add(0, end, messages.to(h.dtype))
-        return received + (h + self.root).relu() / degree[:, None]
+        return node_sums(messages.to(h.dtype), end, len(h)) + (h + self.root).relu() / degree[:, None]
 
 
 class VirtualNode(nn.Module):
@@ -170,7 +169,7 @@ class VirtualNode(nn.Module):
         return self.start.weight.expand(x.count, -1)  # (b, d)
 
     def forward(self, turn: int, h: Tensor, state: Tensor, x: Graphs) -> Tensor:
-        return self.turns[turn](sum_pool(h, x.owner, x.count) + state)  # (b, d)
+        return self.turns[turn](node_sums(h, x.owner, x.count) + state)  # (b, d)
 
 
 def perceptron(width: int) -> nn.Sequential:

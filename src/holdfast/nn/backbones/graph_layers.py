@@ -10,13 +10,8 @@ from torch import Tensor, nn
 
 
 def node_sums(messages: Tensor, index: Tensor, count: int) -> Tensor:
-    """(count, d) sums of the rows of messages (e, d) with the same index (e,)."""
+    """(count, d) sums of the rows of messages (e, d) with the same index (e,): of an edge's end, or a node's graph."""
     return messages.new_zeros(count, *messages.shape[1:]).index_add(0, index, messages)
-
-
-def sum_pool(h: Tensor, owner: Tensor, count: int) -> Tensor:
-    """(v, d) to (b, d) the sum of the nodes of each graph."""
-    return node_sums(h, owner, count)
 
 
 def mean_pool(h: Tensor, owner: Tensor, count: int) -> Tensor:
@@ -31,7 +26,7 @@ def max_pool(h: Tensor, owner: Tensor, count: int) -> Tensor:
     return h.new_zeros(count, h.shape[1]).scatter_reduce(0, index, h, "amax", include_self=False)
 
 
-POOLS = {"mean": mean_pool, "sum": sum_pool, "max": max_pool}
+POOLS = {"mean": mean_pool, "sum": node_sums, "max": max_pool}
 
 
 class GinLayer(nn.Module):

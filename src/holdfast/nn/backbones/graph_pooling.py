@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, leaky_relu
 
 from holdfast.core.inputs import Graphs, select_nodes, top_fraction
-from holdfast.core.settings import checked_settings, setting
+from holdfast.core.settings import checked_settings, keywords_of, setting
 from holdfast.nn.backbones.graph import GraphBackbone, GraphNetwork
 from holdfast.nn.backbones.graph_inputs import GraphForm
-from holdfast.nn.backbones.graph_layers import LocalExtremum
+from holdfast.nn.backbones.graph_layers import LocalExtremum, node_sums
 
 
 @checked_settings
@@ -39,14 +39,14 @@ class PooledNetwork(GraphBackbone):
 
     Settings = SelectionSettings
 
-    def __init__(self, *, form: GraphForm | dict[str, Any], **settings: Any) -> None:
+    @keywords_of(SelectionSettings)
+    def __init__(self, form: GraphForm | dict[str, Any], settings: SelectionSettings) -> None:
         super().__init__()
-        options = self.Settings(**settings)
-        self.before = GraphNetwork(form=form, **options.network())
-        self.clusters = Clusters(options.hidden, options.ratio, options.dropout)
-        self.after = GraphNetwork(form=GraphForm(inputs=options.hidden), **options.network())
-        self.width, self.form = options.hidden, self.before.form
-        self.settings = {"form": self.form.to_json(), **asdict(options)}
+        self.before = GraphNetwork(form, **settings.network())
+        self.clusters = Clusters(settings.hidden, settings.ratio, settings.dropout)
+        self.after = GraphNetwork(GraphForm(inputs=settings.hidden), **settings.network())
+        self.width, self.form = settings.hidden, self.before.form
+        self.settings = {"form": self.form.to_json(), **asdict(settings)}
 
     def forward(self, x: Graphs) -> Tensor:
         h = self.before.nodes(x)
@@ -80,7 +80,7 @@ class Clusters(nn.Module):
         pair = torch.cat([self.query(maximum)[centre], members], dim=-1)
         score = leaky_relu(self.attention(pair).squeeze(-1), 0.2)
         share = dropout(_cluster_softmax(score, centre, v), self.dropout, self.training)  # (e,)
-        nodes = torch.zeros_like(x.nodes).index_add(0, centre, members * share.unsqueeze(-1))
+        nodes = node_sums(members * share.unsqueeze(-1), centre, v)
         fitness = self.fitness(nodes, edges).sigmoid().squeeze(-1)  # (v,)
         selected = top_fraction(fitness, x.owner, x.count, self.ratio)
         adjacency = _cluster_adjacency(edges, share, selected, v)
@@ -95,7 +95,7 @@ def _cluster_softmax(score: Tensor, centre: Tensor, v: int) -> Tensor:
     top = torch.zeros(v, device=score.device, dtype=score.dtype)
     top = top.scatter_reduce(0, centre, score.detach(), "amax", include_self=False)
     weight = (score - top[centre]).exp()
-    return weight / torch.zeros_like(top).index_add(0, centre, weight)[centre]
+    return weight / node_sums(weight, centre, v)[centre]
 
 
 def _cluster_adjacency(edges: Tensor, share: Tensor, selected: Tensor, v: int) -> Tensor:
@@ -119,15 +119,15 @@ class SubgraphNetwork(GraphBackbone):
 
     Settings = SelectionSettings
 
-    def __init__(self, *, form: GraphForm | dict[str, Any], **settings: Any) -> None:
+    @keywords_of(SelectionSettings)
+    def __init__(self, form: GraphForm | dict[str, Any], settings: SelectionSettings) -> None:
         super().__init__()
-        options = self.Settings(**settings)
-        hidden = options.hidden
-        self.scorer = GraphNetwork(form=form, **options.network())
-        self.body = GraphNetwork(form=form, **options.network())
+        hidden = settings.hidden
+        self.scorer = GraphNetwork(form, **settings.network())
+        self.body = GraphNetwork(form, **settings.network())
         self.score = nn.Sequential(nn.Linear(2 * hidden, 4 * hidden), nn.ReLU(), nn.Linear(4 * hidden, 1))
-        self.width, self.ratio, self.form = hidden, options.ratio, self.body.form
-        self.settings = {"form": self.form.to_json(), **asdict(options)}
+        self.width, self.ratio, self.form = hidden, settings.ratio, self.body.form
+        self.settings = {"form": self.form.to_json(), **asdict(settings)}
 
     def forward(self, x: Graphs) -> Tensor:
         scores = self.scores(x)

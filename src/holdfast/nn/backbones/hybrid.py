@@ -6,7 +6,6 @@ Shapes: n texts, p n-grams, d width.
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -93,12 +92,7 @@ class Hybrid(TwoEncoders):
     def build(cls, training: Callable[[], Any], **settings: Any) -> Self:
         options = asdict(cls.Settings(**settings))
         base, text = options.pop("base"), {name: options.pop(name) for name in TEXT_SETTINGS}
-        packaged = {"minilm": TextEncoder.minilm, "mpnet": TextEncoder.mpnet}
-        build = packaged.get(base) or partial(TextEncoder.build, name=base)
-        encoder = build(training, **text)
-        bag = Tfidf.build(training, **options)
-        set_components(bag, training())
-        return cls(encoder, bag)
+        return cls(TextEncoder.named(training, base, **text), with_components(training, **options))
 
     def concatenated(self) -> tuple[Backbone, ...]:
         return self.text, self.bag
@@ -120,8 +114,12 @@ class Hybrid(TwoEncoders):
 
 
 @torch.no_grad()
-def set_components(bag: Tfidf, examples: Any) -> None:
-    """Set the table (p, d) to the right singular vectors of the examples' values (n, p); missing ones are zero."""
+def with_components(training: Callable[[], Any], **settings: Any) -> Tfidf:
+    """Build an encoder whose table (p, d) has the right singular vectors of the training texts' values (n, p).
+
+    Missing ones are zero.
+    """
+    bag, examples = Tfidf.build(training, **settings), training()
     rows = np.unique(np.linspace(0, len(examples) - 1, min(MAX_ROWS, len(examples))).astype(int))
     store = bag.prepare([examples[i] for i in rows])
     values = bag.matrix(store.take(torch.arange(len(rows)))).astype(np.float64)
@@ -132,6 +130,7 @@ def set_components(bag: Tfidf, examples: Any) -> None:
     signs = np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(count)])  # signs of singular vectors are free
     variance = float((values @ vectors).var(axis=0).mean())
     bag.table[:, :count] = torch.from_numpy(vectors * signs / np.sqrt(max(variance, TINY))).to(bag.table)
+    return bag
 
 
 def largest_axes(values: Any, width: int) -> tuple[np.ndarray, np.ndarray]:

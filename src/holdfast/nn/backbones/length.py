@@ -8,6 +8,7 @@ import numpy as np
 
 from holdfast.core.packages import checkpoint_of, minilm_folder
 
+WHAT = "text encoder"  # in messages
 DEFAULT_LENGTH = 128
 MINILM = "minilm"  # name of the encoder
 SHARE = 0.9  # share of the texts that should be read completely
@@ -48,7 +49,6 @@ def _counts(checkpoint: str, options: Mapping[str, Any], examples: Sequence[Any]
     """(n,) tokens of each text with those of a template, and the largest number that the network reads."""
     from holdfast.nn.backbones import pretrained
     from holdfast.nn.backbones.template import resolve
-    from holdfast.nn.backbones.text import WHAT
 
     tokenizer, template = pretrained.load_tokenizer(checkpoint, what=WHAT), options.get("template")
     around = 0 if template is None else len(tokenizer.tokenize(resolve(str(template))))

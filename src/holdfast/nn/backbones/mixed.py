@@ -3,11 +3,11 @@
 Shapes: n rows, b batch, d width, k components, s pixels per side.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +19,9 @@ from holdfast.core.store import JointStore
 from holdfast.core.table import TableRows
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.efficientnet import EfficientNetLite
-from holdfast.nn.backbones.hybrid import TwoEncoders, set_components
+from holdfast.nn.backbones.hybrid import TwoEncoders, with_components
 from holdfast.nn.backbones.resnet import ResNet
-from holdfast.nn.backbones.small import CNN, ImageBackbone, check_side
+from holdfast.nn.backbones.small import CNN, ImageBackbone, check_side, unit_range
 from holdfast.nn.backbones.tabular import Columns, TableBackbone, Tabular
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.backbones.tfidf import Tfidf
@@ -40,6 +40,8 @@ class TwoParts(TwoEncoders):
     table: TableBackbone
     kind: str  # of the second encoder
 
+    columns: ClassVar[type[TableBackbone]]
+
     def __init__(self, table: TableBackbone, other: Backbone, **settings: Any) -> None:
         super().__init__()
         self.kind, self.schema, self.size = other.takes, table.schema, other.size
@@ -55,6 +57,19 @@ class TwoParts(TwoEncoders):
             raise BadInput(f"the model reads a table with one {self.kind} per row: name its column as in training")
         return JointStore(self.table.prepare(examples), self.other.prepare(examples.companion))
 
+    @staticmethod
+    @abstractmethod
+    def family(kind: str, base: str) -> type[Backbone]:
+        """Return the encoder of the texts or images; `base` is its name in the settings."""
+
+    @classmethod
+    def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
+        kind, base = "image" if "image" in settings else "text", settings.get("base", "")
+        family = cls.family(kind, base)
+        other = family.load(folder / kind, without_retired(family, settings[kind]))
+        table = cls.columns.load(folder / "table", settings["table"])
+        return cls(table, other, **({"base": base} if base else {}))
+
     def blocks(self) -> list[nn.Module]:
         table, other = self.table.blocks(), self.other.blocks()
         return [*table[:-1], *other[:-1], nn.ModuleList([*table[-1:], *other[-1:]])]
@@ -69,6 +84,8 @@ class Mixed(TwoParts):
     With the default base, the features of a text are the principal components of TF-IDF, which training changes, and
     those of an image are the outputs of four convolutions.
     """
+
+    columns = Tabular
 
     @checked_settings
     class Settings:
@@ -89,28 +106,24 @@ class Mixed(TwoParts):
         rows = training()
         if isinstance(rows.companion, Tensor):
             base = "cnn" if base == AUTO else base
-            check_known("encoder of images next to a table", base, IMAGES)
-            other: Backbone = IMAGES[base].build(training, **({"size": size} if size else {}))
+            other = cls.family("image", base).build(training, **({"size": size} if size else {}))
         else:
             base = TFIDF if base == AUTO else base
             other = _text_encoder(rows, base, components)
         return cls(Tabular.build(lambda: rows, **options), other, base=base)
 
-    @classmethod
-    def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
-        base = settings["base"]
-        if "image" in settings:
-            check_known("encoder of images next to a table", base, IMAGES)
-            image = without_retired(IMAGES[base], settings["image"])
-            other: Backbone = IMAGES[base].load(folder / "image", image)
-        else:
-            family = Tfidf if base == TFIDF else TextEncoder
-            other = family.load(folder / "text", settings["text"])
-        return cls(Tabular.load(folder / "table", settings["table"]), other, base=base)
+    @staticmethod
+    def family(kind: str, base: str) -> type[Backbone]:
+        if kind == "text":
+            return Tfidf if base == TFIDF else TextEncoder
+        check_known("encoder of images next to a table", base, IMAGES)
+        return IMAGES[base]
 
 
 class MixedColumns(TwoParts):
     """The encoder `columns` next to principal components of TF-IDF or of pixels, for linear models and trees."""
+
+    columns = Columns
 
     @classmethod
     def build(cls, training: Callable[[], Any]) -> Self:
@@ -121,14 +134,9 @@ class MixedColumns(TwoParts):
             other = _text_encoder(rows, TFIDF, COMPONENTS)
         return cls(Columns.build(lambda: rows), other)
 
-    @classmethod
-    def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
-        other = (
-            PixelComponents.load(folder / "image", settings["image"])
-            if "image" in settings
-            else Tfidf.load(folder / "text", settings["text"])
-        )
-        return cls(Columns.load(folder / "table", settings["table"]), other)
+    @staticmethod
+    def family(kind: str, base: str) -> type[Backbone]:
+        return Tfidf if kind == "text" else PixelComponents
 
 
 class PixelComponents(ImageBackbone):
@@ -159,8 +167,7 @@ class PixelComponents(ImageBackbone):
 
     def _pixels(self, x: Tensor) -> Tensor:
         """(b, 3, s, s) images to (b, 3 SIDE SIDE) pixels in [0, 1]."""
-        scaled = x if x.is_floating_point() else x.float() / 255
-        return F.adaptive_avg_pool2d(scaled, SIDE).flatten(1)
+        return F.adaptive_avg_pool2d(unit_range(x), SIDE).flatten(1)
 
     def forward(self, x: Tensor) -> Tensor:
         return (self._pixels(x) - self.mean) @ self.directions  # (b, k)
@@ -172,9 +179,4 @@ def _text_encoder(rows: TableRows, base: str, components: int) -> Backbone:
     def texts() -> Any:
         return rows.companion
 
-    if base == TFIDF:
-        bag = Tfidf.build(texts, dimension=components)
-        set_components(bag, texts())
-        return bag
-    packaged = {"minilm": TextEncoder.minilm, "mpnet": TextEncoder.mpnet}
-    return (packaged.get(base) or partial(TextEncoder.build, name=base))(texts)
+    return with_components(texts, dimension=components) if base == TFIDF else TextEncoder.named(texts, base)

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from holdfast.accel.batch_norm import normed
 from holdfast.core.errors import BadInput
-from holdfast.core.settings import checked_settings, retired_settings, setting
+from holdfast.core.settings import checked_settings, keywords_of, retired_settings, setting
 from holdfast.nn.backbones.small import IMAGENET, ImageBackbone, Normalise, side_setting
-from holdfast.nn.batch_norm import normed
 
 SIZES = {"small": 32, "large": 224}  # stem -> default pixels per side
 
@@ -73,17 +73,17 @@ class ResNet(ImageBackbone):
 
         retired = retired_settings(zero_init=False)
 
-    def __init__(self, **settings: Any) -> None:
+    @keywords_of(Settings)
+    def __init__(self, settings: Settings) -> None:
         super().__init__()
-        options = self.Settings(**settings)
-        bottleneck, counts = LAYOUTS[options.depth]
+        bottleneck, counts = LAYOUTS[settings.depth]
         times = 4 if bottleneck else 1  # output channels of a block in units of its width
-        size = SIZES[options.stem] if options.size is None else options.size
-        statistics = "batch" if options.statistics == "auto" else options.statistics
+        size = SIZES[settings.stem] if settings.size is None else settings.size
+        statistics = "batch" if settings.statistics == "auto" else settings.statistics
         self.width, self.size = 512 * times, size
-        self.settings = asdict(replace(options, size=size, statistics=statistics))
+        self.settings = asdict(replace(settings, size=size, statistics=statistics))
         self.normalise = Normalise(*IMAGENET)
-        if options.stem == "small":
+        if settings.stem == "small":
             self.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
         else:
             self.conv1 = nn.Conv2d(3, 64, 7, 2, padding=3, bias=False)

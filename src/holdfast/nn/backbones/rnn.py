@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from holdfast.core.inputs import Tokens
-from holdfast.core.settings import checked_settings, setting
+from holdfast.core.settings import checked_settings, keywords_of, setting
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import Backbone, fingerprint
 from holdfast.nn.backbones.words import PAD, SEPARATOR, SPECIALS, UNKNOWN, split_words, vocabulary
@@ -31,22 +31,22 @@ class BiLSTM(Backbone):
         dropout: float = 0.2
         length: int = setting(256, least=3)
 
-    def __init__(self, *, words: Sequence[str], **settings: Any) -> None:
+    @keywords_of(Settings)
+    def __init__(self, words: Sequence[str], settings: Settings) -> None:
         super().__init__()
-        options = self.Settings(**settings)
-        self.width, self.pooling, self.length = 2 * options.hidden, options.pooling, options.length
-        self.settings = {"words": list(words), **asdict(options)}
+        self.width, self.pooling, self.length = 2 * settings.hidden, settings.pooling, settings.length
+        self.settings = {"words": list(words), **asdict(settings)}
         self._index = {word: i + SPECIALS for i, word in enumerate(words)}
-        self.embed = nn.Embedding(SPECIALS + len(words), options.embedding, padding_idx=PAD)
-        self.dropout = nn.Dropout(options.dropout)
-        self.lstm = nn.LSTM(options.embedding, options.hidden, batch_first=True, bidirectional=True)
+        self.embed = nn.Embedding(SPECIALS + len(words), settings.embedding, padding_idx=PAD)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.lstm = nn.LSTM(settings.embedding, settings.hidden, batch_first=True, bidirectional=True)
 
     @classmethod
     def build(
         cls, training: Callable[[], Any], *, min_count: int = 2, max_words: int = 30_000, **settings: Any
     ) -> Self:
         """Learn the vocabulary; with `min_count` above 1 the rare words train the vector of unknown words."""
-        return cls(words=vocabulary(training(), min_count=min_count, max_words=max_words), **settings)
+        return cls(vocabulary(training(), min_count=min_count, max_words=max_words), **settings)
 
     def prepare(self, examples: Any) -> TokenStore:
         return TokenStore.build([self._ids(example) for example in examples], pad=PAD)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
-from holdfast.core.settings import checked_settings, setting
+from holdfast.core.settings import checked_settings, keywords_of, setting
 from holdfast.core.store import TensorStore
 from holdfast.nn.backbones.base import Backbone, fingerprint
 
@@ -97,16 +97,16 @@ class MLP(VectorBackbone):
             if not self.hidden:
                 raise BadInput("`hidden` must be one or more layer sizes, got none")
 
-    def __init__(self, *, inputs: int, **settings: Any) -> None:
+    @keywords_of(Settings)
+    def __init__(self, inputs: int, settings: Settings) -> None:
         super().__init__()
-        options = self.Settings(**settings)
-        hidden = list(options.hidden)
+        hidden = list(settings.hidden)
         self.width = hidden[-1]
-        self.settings = {"inputs": inputs, "hidden": hidden, "dropout": options.dropout}
+        self.settings = {"inputs": inputs, "hidden": hidden, "dropout": settings.dropout}
         self.register_buffer("mean", torch.zeros(inputs))
         self.register_buffer("std", torch.ones(inputs))
         shapes = pairwise((inputs, *hidden))
-        layers = [nn.Sequential(nn.Linear(i, o), nn.ReLU(), Dropout(options.dropout)) for i, o in shapes]
+        layers = [nn.Sequential(nn.Linear(i, o), nn.ReLU(), Dropout(settings.dropout)) for i, o in shapes]
         self.layers = nn.Sequential(*layers)
 
     @classmethod
@@ -114,7 +114,7 @@ class MLP(VectorBackbone):
         examples = _vectors(training()).double()  # (n, inputs)
         if not len(examples) or not bool(examples.isfinite().all()):
             raise BadInput("the training vectors are empty or contain NaN or inf: fill or drop those rows")
-        network = cls(inputs=examples.shape[1], **settings)
+        network = cls(examples.shape[1], **settings)
         std = examples.std(0, correction=0)
         network.mean.copy_(examples.mean(0))
         network.std.copy_(torch.where(std > 1e-8, std, 1.0))  # a constant column stays at zero
@@ -171,6 +171,11 @@ class ImageBackbone(Backbone):
         return self
 
 
+def unit_range(x: Tensor) -> Tensor:
+    """Return images, uint8 in 0..255 or float in [0, 1], as float in [0, 1]."""
+    return x if x.is_floating_point() else x.float() / 255
+
+
 class Normalise(nn.Module):
     """(x - mean) / std per colour, for uint8 in 0..255 or float in [0, 1]."""
 
@@ -199,14 +204,15 @@ class Pixels(ImageBackbone):
     class Settings:
         size: int = side_setting(16)
 
-    def __init__(self, **settings: Any) -> None:
+    @keywords_of(Settings)
+    def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self.settings = asdict(self.Settings(**settings))
+        self.settings = asdict(settings)
         self.size = size = self.settings["size"]
         self.width = 3 * size**2
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x if x.is_floating_point() else x.float() / 255).flatten(1)  # (b, d)
+        return unit_range(x).flatten(1)  # (b, d)
 
 
 class PixelMLP(ImageBackbone):
@@ -220,11 +226,11 @@ class PixelMLP(ImageBackbone):
         size: int = side_setting(14)
         hidden: int = setting(256, least=1)
 
-    def __init__(self, **settings: Any) -> None:
+    @keywords_of(Settings)
+    def __init__(self, settings: Settings) -> None:
         super().__init__()
-        options = self.Settings(**settings)
-        self.width, self.size, self.settings = options.hidden, options.size, asdict(options)
-        shapes = [(3 * options.size**2, options.hidden), (options.hidden, options.hidden)]
+        self.width, self.size, self.settings = settings.hidden, settings.size, asdict(settings)
+        shapes = [(3 * settings.size**2, settings.hidden), (settings.hidden, settings.hidden)]
         self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(i, o), nn.ReLU()) for i, o in shapes))
         for part in self.modules():
             if isinstance(part, nn.Linear):
@@ -232,7 +238,7 @@ class PixelMLP(ImageBackbone):
                 nn.init.zeros_(part.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers((x if x.is_floating_point() else x.float() / 255).flatten(1))  # (b, d)
+        return self.layers(unit_range(x).flatten(1))  # (b, d)
 
     def blocks(self) -> list[nn.Module]:
         return list(self.layers)
@@ -245,9 +251,10 @@ class CNN(ImageBackbone):
     class Settings:
         size: int = side_setting(32)
 
-    def __init__(self, **settings: Any) -> None:
+    @keywords_of(Settings)
+    def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self.settings, self.width = asdict(self.Settings(**settings)), 128
+        self.settings, self.width = asdict(settings), 128
         self.size = self.settings["size"]
         self.normalise = Normalise(*HALF)
         shapes = [(3, 64, 1), (64, 128, 2), (128, 128, 1), (128, 128, 1)]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Joint
-from holdfast.core.settings import checked_settings, choice, setting
+from holdfast.core.settings import checked_settings, choice, keywords_of, setting
 from holdfast.core.store import JointStore, TensorStore
 from holdfast.core.table import Column, Schema, TableRows, category_columns, numeric_columns
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation, fingerprint
@@ -158,14 +158,6 @@ class Columns(TableBackbone):
         blocks = [F.one_hot(x.second[:, i], size)[:, MISSING:].float() for i, size in enumerate(self.sizes)]
         return torch.cat([*self.scores(x.first), *blocks], dim=1)  # (b, d); an unknown category is all zeros
 
-    def feature_names(self) -> list[str]:
-        """Names of the features: the column, `column missing` or `column=category`."""
-        numbers = [column.name for column in numeric_columns(self.schema)]
-        names = [*numbers, *(f"{numbers[i]} missing" for i in self.gaps)]
-        for column in category_columns(self.schema):
-            names += [f"{column.name} missing", *(f"{column.name}={value}" for value in column.categories)]
-        return names
-
 
 class Tabular(TableBackbone):
     """Embeddings of categories and normal scores of numbers, then a residual MLP or a transformer over the columns.
@@ -191,14 +183,14 @@ class Tabular(TableBackbone):
             if self.form == "transformer" and self.dimension % self.heads:
                 raise BadInput(f"encoder.dimension={self.dimension} must be a multiple of encoder.heads={self.heads}")
 
-    def __init__(self, *, schema: Sequence[Any], gaps: Sequence[int], **settings: Any) -> None:
+    @keywords_of(Settings)
+    def __init__(self, schema: Sequence[Any], gaps: Sequence[int], settings: Settings) -> None:
         super().__init__()
         self._initialise(schema, gaps)
-        options = self.Settings(**settings)
-        self.settings, self.width = {**self.statistics, **asdict(options)}, options.dimension
+        self.settings, self.width = {**self.statistics, **asdict(settings)}, settings.dimension
         numbers, sizes = len(numeric_columns(self.schema)), self.sizes
-        self.network = (ColumnTransformer if options.form == "transformer" else ResidualMLP)(
-            numbers, len(self.gaps), sizes, options
+        self.network = (ColumnTransformer if settings.form == "transformer" else ResidualMLP)(
+            numbers, len(self.gaps), sizes, settings
         )
 
     @classmethod

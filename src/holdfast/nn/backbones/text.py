@@ -12,6 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from holdfast.accel.short_attention import register_short_attention, use_short_attention
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
 from holdfast.core.packages import PACKAGED, minilm_folder
@@ -21,15 +22,14 @@ from holdfast.core.tape import exporting
 from holdfast.nn.backbones import pretrained
 from holdfast.nn.backbones.base import Backbone, fingerprint
 from holdfast.nn.backbones.companion import Companion
-from holdfast.nn.backbones.length import DEFAULT_LENGTH
-from holdfast.nn.backbones.packing import is_unchanged, pack, packable, unpack, worth_packing
+from holdfast.nn.backbones.length import DEFAULT_LENGTH, WHAT
+from holdfast.nn.backbones.packing import AFTER_PADDING, FROM_ZERO, is_unchanged, pack, packable, unpack, worth_packing
 from holdfast.nn.backbones.positions import states_at, tokenize
-from holdfast.nn.backbones.short_attention import register_short_attention, use_short_attention
 from holdfast.nn.backbones.template import Template, resolve
 from holdfast.nn.experts.graft import configure_experts
 from holdfast.nn.experts.layer import exclude_padding
 
-WHAT = "text encoder"
+SHORT_ATTENTION = (*FROM_ZERO, *AFTER_PADDING, "distilbert")  # types of networks; see `use_short_attention`
 
 
 class TextEncoder(Backbone):
@@ -73,7 +73,7 @@ class TextEncoder(Backbone):
         self.pooling, self.length = pooling, length
         self.module = module.train()
         self.packing, self.packing_verified = packable(module), False
-        use_short_attention(module)
+        use_short_attention(module, SHORT_ATTENTION)
         self.companion: Companion | None = None
         self.settings["experts"] = None if experts is None else configure_experts(self.stack(), experts)
         self.tokenizer = tokenizer
@@ -99,6 +99,12 @@ class TextEncoder(Backbone):
     def minilm(cls, training: Callable[[], Any], **settings: Any) -> Self:
         """Load all-MiniLM-L6-v2, 384 wide, from the installed package, without a connection to the hub."""
         return cls._pretrained(str(minilm_folder()), "all-MiniLM-L6-v2", cls.Settings(**settings))
+
+    @classmethod
+    def named(cls, training: Callable[[], Any], base: str, **settings: Any) -> Self:
+        """Load `minilm` or `mpnet` from their packages, or the weights of a folder or a hub name."""
+        packaged = {"minilm": cls.minilm, "mpnet": cls.mpnet}
+        return packaged[base](training, **settings) if base in packaged else cls.build(training, name=base, **settings)
 
     @classmethod
     def mpnet(cls, training: Callable[[], Any], *, weights: str | None = None, **settings: Any) -> Self:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from holdfast.core.errors import BadInput
-from holdfast.core.settings import checked_settings, setting
+from holdfast.core.settings import checked_settings, keywords_of, setting
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.bag import DIMENSION, BagBackbone
 from holdfast.nn.backbones.ngrams import KINDS, SHORTEST, Vocabulary, frequent, training_counts
@@ -42,9 +42,10 @@ class Tfidf(BagBackbone):
             if not self.words and not self.characters:
                 raise BadInput("encoder.words and encoder.characters are both 0: set one of them")
 
-    def __init__(self, *, vocabulary: Mapping[str, Sequence[str]], **settings: Any) -> None:
+    @keywords_of(Settings)
+    def __init__(self, vocabulary: Mapping[str, Sequence[str]], settings: Settings) -> None:
         super().__init__()
-        self._initialise(vocabulary, asdict(self.Settings(**settings)))
+        self._initialise(vocabulary, asdict(settings))
         self.blocks_of_columns = {
             block: Vocabulary(grams, kind := block.partition(" ")[2], self.settings[kind])
             for block, grams in self.vocabulary.items()
@@ -55,7 +56,7 @@ class Tfidf(BagBackbone):
         """Learn the vocabulary and the document frequencies from the training texts."""
         columns = tuple((name, tuple(texts)) for name, texts in text_columns(training()).items())
         vocabulary, idf = _learn(columns, cls.Settings(**settings))
-        encoder = cls(vocabulary=vocabulary, **settings)
+        encoder = cls(vocabulary, **settings)
         encoder.idf.copy_(torch.from_numpy(idf))
         return encoder
 

@@ -194,8 +194,6 @@ class VisionTransformer(TransformersBackbone):
 
 
 def _preset(name: str, size: int, patch: int) -> Any:
-    if size % patch:
-        raise BadInput(f"encoder.size of '{name}' must be a multiple of its patch size {patch}, got {size}")
     from transformers import ViTConfig
 
     width, layers, heads = PRESETS[name]

@@ -10,7 +10,7 @@ import torch
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
-from holdfast.core.settings import checked_settings, setting
+from holdfast.core.settings import checked_settings, keywords_of, setting
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.bag import DIMENSION, BagBackbone
 from holdfast.nn.backbones.graph_inputs import degrees
@@ -36,9 +36,10 @@ class WeisfeilerLehman(BagBackbone):
         features: int = setting(100_000, least=1, help="largest number of labels")
         dimension: int = setting(DIMENSION, least=1, help="features that the table maps the labels to")
 
-    def __init__(self, *, vocabulary: Mapping[str, Sequence[str]], medians: Medians, **settings: Any) -> None:
+    @keywords_of(Settings)
+    def __init__(self, vocabulary: Mapping[str, Sequence[str]], medians: Medians, settings: Settings) -> None:
         super().__init__()
-        self._initialise(vocabulary, {**asdict(self.Settings(**settings)), "medians": dict(medians)})
+        self._initialise(vocabulary, {**asdict(settings), "medians": dict(medians)})
         self.index = {block: {label: i for i, label in enumerate(names)} for block, names in self.vocabulary.items()}
 
     @classmethod
@@ -57,7 +58,7 @@ class WeisfeilerLehman(BagBackbone):
             for i in range(options.iterations + 1)
         }
         vocabulary, idf = frequent(blocks, min_df=options.min_df, limit=options.features)
-        encoder = cls(vocabulary=vocabulary, medians=medians, **settings)
+        encoder = cls(vocabulary, medians, **settings)
         encoder.idf.copy_(torch.from_numpy(idf))
         return encoder
 

@@ -119,6 +119,7 @@ class ExpertsNeck(InsertingNeck):
     """Insert GMoE's experts into the transformer below; the neck itself is the identity (Li et al., 2023)."""
 
     Settings = ExpertSettings
+    trains_parts = True
 
     def __init__(self, width: int, *, at: str | Sequence[int] = "last-two", **settings: Any) -> None:
         super().__init__()

@@ -12,11 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from holdfast.accel.fused_experts import Weights, fused_experts
 from holdfast.core.errors import BadInput
 from holdfast.core.settings import checked_settings, choice, retired_settings, setting
 from holdfast.core.tape import ScopedValue, exporting, is_recording, record
-from holdfast.nn.experts.balance import Config, importance, weighted_balance
-from holdfast.nn.experts.dispatch import (
+from holdfast.nn.experts.router import ROUTERS, CosineRouter, make_router, route
+from holdfast.ops.balance import Config, importance, weighted_balance
+from holdfast.ops.expert_dispatch import (
     FeedForward,
     apply_all_experts,
     apply_experts,
@@ -24,9 +26,7 @@ from holdfast.nn.experts.dispatch import (
     expert_capacity,
     sort_pairs,
 )
-from holdfast.nn.experts.fast import fast_forward, release_graphs
-from holdfast.nn.experts.fused import Drops, Weights
-from holdfast.nn.experts.router import GATES, MAX_SCALE, ROUTERS, CosineRouter, Routing, make_router, route
+from holdfast.ops.routing import GATES, MAX_SCALE, Routing
 
 _mask = ScopedValue[Tensor]()
 _shuffle = ScopedValue[torch.Generator]()
@@ -130,6 +130,7 @@ class SparseMoE(nn.Module):
     mechanism = "experts"
     null_name = "choices and gates shuffled among tokens"
     compares_examples = True  # by balance losses and capacity
+    rate_part = must_learn = "experts"
     act_fn: nn.Module
     down_proj: nn.Parameter
     down_proj_bias: nn.Parameter | None
@@ -191,9 +192,8 @@ class SparseMoE(nn.Module):
         capacity = expert_capacity(len(u), settings.count, top=settings.top, factor=factor) if factor else None
         dropout = settings.dropout if self.training else 0.0
         gelu = _is_exact_gelu(self.act_fn)
-        if gelu and not exporting() and _shuffle.value is None and isinstance(self.router, CosineRouter):
-            drops = Drops(capacity, dropout) if factor or dropout else None
-            out = self._fast_path(states, self.router, mask, drops)
+        if gelu and not (factor or dropout or exporting()) and _shuffle.value is None:
+            out = self._fused(states, mask)
             if out is not None:
                 return out
         dtype = _product_dtype(u, self.up_proj)
@@ -218,35 +218,21 @@ class SparseMoE(nn.Module):
             self._record(routing.clean.detach(), routing.chosen, load, balance, states.shape[:-1], mask)
         return out.view_as(states)
 
-    def _fast_path(
-        self, states: Tensor, router: CosineRouter, mask: Tensor | None, drops: Drops | None
-    ) -> Tensor | None:
-        """Return the output by fused kernels and CUDA graphs, None where they do not apply."""
+    def _fused(self, states: Tensor, mask: Tensor | None) -> Tensor | None:
+        """Return the output by fused kernels, None where they do not apply."""
+        router = self.router
+        if not isinstance(router, CosineRouter):
+            return None
         project, dtype = router.project, _product_dtype(states, self.up_proj)
         weights = Weights(*self._experts(), project.weight, project.bias, router.directions, router.log_scale)
-        u = states.reshape(-1, states.shape[-1])  # (t, d)
-        result = fast_forward(u, dtype, self._config(), weights, mask, training=self.training, drops=drops)
+        result = fused_experts(states.reshape(-1, states.shape[-1]), dtype, self._config(), weights, mask)
         if result is None:
             return None
         out, loss, stats = result
         if is_recording():
-            if drops is not None and drops.within is not None:
-                within = drops.within > 0
-                _record_dropped(within, None if mask is None else mask[:, None].expand_as(within))
             balance = None if loss is None or stats.losses is None else (loss, *stats.losses)
             self._record(stats.scores, stats.chosen, stats.load, balance, states.shape[:-1], mask)
         return out.view_as(states)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """Free the CUDA graphs of weights that move or change their dtype."""
-        release_graphs(self.up_proj)
-        return super()._apply(fn, recurse)
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Free the CUDA graphs first if torch swaps parameters, which needs them unreferenced."""
-        if torch.__future__.get_swap_module_params_on_conversion():
-            release_graphs(self.up_proj)
-        super()._load_from_state_dict(*args, **kwargs)
 
     def _activation(self, hidden: Tensor) -> Tensor:
         return F.dropout(self.act_fn(hidden), self.settings.dropout, self.training)

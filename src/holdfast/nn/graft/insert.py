@@ -29,6 +29,7 @@ class InsertingNeck(nn.Module, ABC):
     """A neck that inserts parts into the backbone and leaves the features unchanged."""
 
     attached = False
+    trains_parts = False  # in every tuning mode
     width: int
 
     def attach(self, backbone: Backbone) -> None:

@@ -24,7 +24,7 @@ class SegmentedSlots(nn.Module):
     A state_dict with more segments loads into a smaller memory.
     """
 
-    mechanism = "memory"
+    mechanism = rate_part = "memory"
     null_name = "all values replaced by their mean over slots"
 
     keys: nn.ParameterList  # one entry per segment

@@ -96,6 +96,8 @@ def _layer(number: Any, depth: int) -> int | None:
 class Gate(nn.Module):
     """sum_l a_l m_l with a = softmax over layers of w m_l, per token; a bias would cancel."""
 
+    rate_part = "memory"
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width).normal_(std=0.02))
@@ -108,6 +110,12 @@ class Gate(nn.Module):
         for m, share in zip(states, shares.to(mixed.dtype).unbind(-1), strict=True):
             mixed = torch.addcmul(mixed, share[..., None], m)
         return mixed  # (b, t, d)
+
+
+class MemoryShares(nn.ParameterDict):
+    """Memory share (h,) per reading layer of attention `gate`, before the sigmoid."""
+
+    rate_part = "memory"
 
 
 @checked_settings
@@ -158,7 +166,7 @@ class GeneralMemory(nn.Module):
     others: SubstituteTexts | None
     reads: Reads
     second: GeneralEncoder
-    shares: nn.ParameterDict
+    shares: MemoryShares
     width: int
 
     def __init__(
@@ -168,8 +176,7 @@ class GeneralMemory(nn.Module):
         options = GeneralSettings(**settings)
         layers, config = layer_stack(network), network.config
         self.width = width = int(config.hidden_size)
-        if second.width != width:
-            raise BadInput(f"the general model has width {second.width}, the domain model {width}: use equal widths")
+        second.check_width(width)
         if is_causal(layers) and not is_causal(layer_stack(second.module)):
             raise BadInput("a causal network cannot read a general model that sees later tokens: use a causal one")
         insert_attention(layers, reads, attention=options.attention)
@@ -178,7 +185,7 @@ class GeneralMemory(nn.Module):
         gated = [place for place, sources in reads.items() if len(sources) > 1]
         self.gates = nn.ModuleDict({str(i): Gate(self.width) for i in gated})
         shares = torch.full((int(config.num_attention_heads),), options.share)
-        self.shares = nn.ParameterDict({str(i): shares.clone() for i in (reads if self.attention == "gate" else ())})
+        self.shares = MemoryShares({str(i): shares.clone() for i in (reads if self.attention == "gate" else ())})
         self.settings: dict[str, Any] = {
             "reads": [[place, list(sources)] for place, sources in reads.items()],
             "attention": self.attention,

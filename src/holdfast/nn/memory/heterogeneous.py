@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_at_least
-from holdfast.core.settings import checked_settings, choice, retired_settings, setting
+from holdfast.core.settings import checked_settings, choice, keywords_of, retired_settings, setting
 from holdfast.core.tape import exporting, is_recording, known_labels, record
 from holdfast.nn.memory.block import BlockSettings, KeysValues, MemoryBlock, attend, concatenate
 from holdfast.nn.memory.initialise import (
@@ -117,9 +117,10 @@ class HeterogeneousMemory(nn.Module):
     support: Support | None
     width: int
 
-    def __init__(self, width: int, classes: int, **settings: Any) -> None:
+    @keywords_of(HeterogeneousSettings)
+    def __init__(self, width: int, classes: int, settings: HeterogeneousSettings) -> None:
         super().__init__()
-        self.options = options = HeterogeneousSettings(**settings)
+        self.options = options = settings
         check_at_least(1, classes=classes)
         label_width = options.label_width_for(width)
         inner, real, slots = width + label_width, options.real, options.slots

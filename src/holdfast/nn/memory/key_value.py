@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.settings import checked_settings, choice, retired_settings, setting
+from holdfast.core.settings import checked_settings, choice, keywords_of, retired_settings, setting
 from holdfast.nn.memory.bank import SegmentedSlots
 from holdfast.nn.memory.initialise import (
     INITS,
@@ -22,7 +22,8 @@ from holdfast.nn.memory.initialise import (
     solve_scale,
     thin,
 )
-from holdfast.nn.memory.read import Read, read, scores
+from holdfast.nn.memory.read import Read, read
+from holdfast.ops.reads import scores
 
 
 @checked_settings
@@ -74,9 +75,10 @@ class KeyValueMemory(SegmentedSlots):
     query: nn.Module
     width: int
 
-    def __init__(self, width: int, **settings: Any) -> None:
+    @keywords_of(KeyValueSettings)
+    def __init__(self, width: int, settings: KeyValueSettings) -> None:
         super().__init__()
-        self.options = options = KeyValueSettings(**settings)
+        self.options = options = settings
         self.width, self.heads, self.key_width = width, options.heads, options.key_width
         self.query = query_net(width, self.heads * self.key_width, norm=options.query_norm)
         self.project = nn.Linear(width, width) if options.project else nn.Identity()

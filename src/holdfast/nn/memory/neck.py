@@ -6,12 +6,12 @@ Shapes: b batch, t tokens, h heads, m slots, d width.
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.settings import checked_settings, choice, setting
+from holdfast.core.settings import checked_settings, choice, keywords_of, setting
 from holdfast.core.tape import is_recording, record
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.graft.insert import insert_after
@@ -20,6 +20,8 @@ from holdfast.nn.memory.key_value import KeyValueMemory, KeyValueSettings
 from holdfast.nn.memory.product_key import ProductKeyMemory, ProductKeySettings
 from holdfast.nn.memory.read import Read, effective_slots
 
+P = ParamSpec("P")
+
 
 class MemoryBlend(nn.Module):
     """Fusion of states z of any shape (..., d) with the content m(z) of a memory; `share=0` returns z itself.
@@ -27,6 +29,8 @@ class MemoryBlend(nn.Module):
     `interpolate` is (1 - share) z + share m(z) (Jia & Zhang, 2023); `gate` is z + gate m(z) with a learned gate that
     starts at zero. Weights without a gate, from earlier versions, are loaded as `interpolate`.
     """
+
+    rate_part = "memory"
 
     def __init__(self, memory: nn.Module, *, share: float, fusion: str = "interpolate") -> None:
         super().__init__()
@@ -88,10 +92,10 @@ class BlendSettings:
 class MemoryNeck(nn.Module):
     """A memory on the features or inside a transformer; calls `make` once per position. Settings: `BlendSettings`."""
 
-    def __init__(self, width: int, make: Callable[[], nn.Module], **settings: Any) -> None:
+    @keywords_of(BlendSettings)
+    def __init__(self, width: int, make: Callable[[], nn.Module], settings: BlendSettings) -> None:
         super().__init__()
-        options = BlendSettings(**settings)
-        self.width, self.place, self.options = width, options.place, options
+        self.width, self.place, self.options = width, settings.place, settings
         self.fused = self._blend(make) if self.place == "feature" else nn.Identity()
         self.make = None if self.place == "feature" else make
 
@@ -127,18 +131,21 @@ class ProductKeyNeckSettings(ProductKeySettings, BlendSettings):
     slots: int = setting(65_536, least=1, search=choice(16_384, 65_536, 262_144))
 
 
-def neck_builder(memory: Callable[..., nn.Module], settings: type[BlendSettings]) -> Callable[..., MemoryNeck]:
+def neck_builder(
+    memory: Callable[..., nn.Module], declared: Callable[P, BlendSettings]
+) -> Callable[Concatenate[int, P], MemoryNeck]:
     """Return a function that builds necks with `memory(width, **options)`.
 
-    `settings` is a dataclass with the memory's options and the fields of `BlendSettings`.
+    `declared` is a dataclass with the memory's options and the fields of `BlendSettings`.
     """
 
-    def build(width: int, **options: Any) -> MemoryNeck:
-        values = asdict(settings(**options))
+    @keywords_of(declared)
+    def build(width: int, settings: BlendSettings) -> MemoryNeck:
+        values = asdict(settings)
         blend = {name: values.pop(name) for name in BlendSettings.__dataclass_fields__}
         return MemoryNeck(width, partial(memory, width, **values), **blend)
 
-    build.Settings = settings  # pyright: ignore[reportFunctionMemberAccess]
+    vars(build)["Settings"] = declared
     return build
 
 

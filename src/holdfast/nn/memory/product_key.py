@@ -6,16 +6,14 @@ Shapes: b batch, h heads, n half keys per side, m = n n slots, k chosen slots, q
 import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from functools import cache
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from holdfast.accel.table_reads import select_pairs, weighted_rows
 from holdfast.core.errors import BadInput
-from holdfast.core.kernels import kernels
-from holdfast.core.settings import checked_settings, retired_settings, setting
+from holdfast.core.settings import checked_settings, keywords_of, retired_settings, setting
 from holdfast.nn.memory.initialise import (
     INITS,
     KEYS,
@@ -27,7 +25,8 @@ from holdfast.nn.memory.initialise import (
     solve_scale,
 )
 from holdfast.nn.memory.key_value import query_net
-from holdfast.nn.memory.read import Read, mean_values, weighted_rows
+from holdfast.nn.memory.read import Read, mean_values
+from holdfast.ops.reads import best_pairs
 
 
 @checked_settings
@@ -84,7 +83,7 @@ class ProductKeyMemory(nn.Module):
     """
 
     Settings = ProductKeySettings
-    mechanism = "memory"
+    mechanism = rate_part = "memory"
     null_name = "all values replaced by their mean over slots"
     half_width: int
     heads: int
@@ -98,9 +97,10 @@ class ProductKeyMemory(nn.Module):
     values: nn.Parameter
     width: int
 
-    def __init__(self, width: int, **settings: Any) -> None:
+    @keywords_of(ProductKeySettings)
+    def __init__(self, width: int, settings: ProductKeySettings) -> None:
         super().__init__()
-        self.options = options = ProductKeySettings(**settings)
+        self.options = options = settings
         self.width, self.slots, self.side = width, options.slots, options.side
         self.heads, self.top, self.half_width = options.heads, options.top, options.key_width // 2
         self.query = query_net(width, self.heads * options.key_width, norm=options.query_norm)
@@ -148,64 +148,6 @@ class ProductKeyMemory(nn.Module):
         b = query.shape[0]
         scores = torch.bmm(self._queries(query), self.keys.flatten(0, 1).transpose(1, 2))  # (2 h, b, n)
         scores = scores.view(2, self.heads * b, self.side)
-        weights, slots = select(scores, self.top, heads=self.heads)  # (b, h, k) both
+        weights, slots = select_pairs(scores, self.top, heads=self.heads)  # (b, h, k) both
         content = weighted_rows(self.values, slots.reshape(b, -1), weights.reshape(b, -1))
         return Read(content, weights, slots)
-
-
-def best_pairs(scores: Tensor, k: int) -> Tensor:
-    """Return the positions (2, r, k) of the k largest sums of one score per list; `scores` is (2, r, n).
-
-    Only the k best scores of each list can contribute. After sorting both lists, the pair of the i-th and j-th best
-    (counted from 1) has i j - 1 other pairs that are at least as good, so pairs with i j > k are skipped.
-    """
-    values, positions = scores.topk(k, dim=-1)  # (2, r, k), sorted
-    i, j = (torch.tensor(ranks, device=scores.device) for ranks in _candidate_ranks(k))  # (p,) each
-    wide = torch.promote_types(scores.dtype, torch.float32)
-    chosen = (values[0].to(wide)[:, i] + values[1].to(wide)[:, j]).topk(k, dim=-1).indices  # (r, k)
-    return positions.gather(-1, torch.stack([i[chosen], j[chosen]]))
-
-
-def select(scores: Tensor, k: int, *, heads: int) -> tuple[Tensor, Tensor]:
-    """Return the softmax weights and the slots (b, h, k) of the k best pairs per head; `scores` is (2, h b, n)."""
-    n, fast = scores.shape[-1], kernels("memory", scores)
-    if fast is not None and max(n, k * k) <= fast.MAX_CANDIDATES:
-        return _Selection.apply(scores, k, heads)  # pyright: ignore[reportReturnType]
-    with torch.no_grad():
-        positions = best_pairs(scores, k)  # (2, h b, k)
-    # the chosen scores are gathered again, so that the selection itself needs no gradient
-    logits = scores.gather(-1, positions).sum(dim=0, dtype=torch.promote_types(scores.dtype, torch.float32))
-    slots = positions[0] * n + positions[1]
-    weights, slots = (rows.view(heads, -1, k).transpose(0, 1) for rows in (logits.softmax(dim=-1), slots))
-    return weights, slots
-
-
-class _Selection(torch.autograd.Function):
-    """Kernels for the forward and the backward pass."""
-
-    @staticmethod
-    def forward(scores: Tensor, k: int, heads: int) -> tuple[Tensor, Tensor]:
-        return kernels("memory", scores).best_pairs(scores, k, heads)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.n, ctx.dtype = inputs[0].shape[-1], inputs[0].dtype
-        ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)  # no zeros for the slots
-        ctx.save_for_backward(*output)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (weights, slots), (grad, _), n = ctx.saved_tensors, grads, ctx.n
-        if grad is None:
-            return None, None, None
-        by_scores = kernels("memory", weights).best_pairs_gradient(weights, slots, grad, n, ctx.dtype)
-        return by_scores, None, None
-
-
-@cache
-def _candidate_ranks(k: int) -> tuple[list[int], list[int]]:
-    """Return the pairs of ranks in two sorted lists, from 0, that can be among the k largest sums."""
-    pairs = [(i, j) for i in range(k) for j in range(k // (i + 1))]
-    return [i for i, _ in pairs], [j for _, j in pairs]

@@ -127,6 +127,7 @@ class SyntheticMemory(nn.Module):
     values: nn.Parameter  # (c * m, d)
     labels: Tensor  # (c * m,) class of each slot
     mechanism = "slots"
+    rate_part = "memory"
     null_name = "all slots replaced by their mean"
 
     def __init__(self, classes: int, slots: int, width: int, *, start: str = "normal") -> None:

@@ -3,20 +3,16 @@
 Shapes: b batch, h heads, m slots, k chosen slots, q key width, d width.
 """
 
-import math
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from holdfast.core.kernels import kernels
+from holdfast.accel.table_reads import weighted_rows
 from holdfast.nn.engagement import overwritten
-
-MULTIPLY_BELOW = 64  # on a GPU, a table with at most this many rows per chosen row is multiplied as a matrix
+from holdfast.ops.reads import attend, scores
 
 
 class Read(NamedTuple):
@@ -79,27 +75,8 @@ def read(
         weights, slots = best.softmax(dim=-1).transpose(0, 1), slots.transpose(0, 1)  # (b, h, k)
         content = _read_chosen(weights, slots, values)
     else:
-        content, weights = _read_all(logits, values)
+        content, weights = attend(logits, values)
     return Read(content, weights, slots)
-
-
-def scores(query: Tensor, keys: Tensor, *, similarity: str = "dot", temperature: float = 1.0) -> Tensor:
-    """Return the scores (h, b, m) of queries with keys; shared keys are not repeated for the heads."""
-    if similarity == "cosine":
-        query, keys = F.normalize(query, dim=-1), F.normalize(keys, dim=-1)
-    scale = temperature * (math.sqrt(query.shape[-1]) if similarity == "scaled" else 1.0)
-    if scale != 1.0:
-        query = query / scale  # smaller than the scores
-    by_head = query.transpose(0, 1)  # (h, b, q)
-    return torch.bmm(by_head, keys.transpose(1, 2)) if keys.dim() == 3 else by_head @ keys.T
-
-
-def _read_all(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    weights = logits.softmax(dim=-1)  # (h, b, m)
-    if values.dim() == 2:
-        return weights.sum(dim=0) @ values, weights.transpose(0, 1)  # one product: summed over heads first
-    weights = weights.transpose(0, 1)  # (b, h, m)
-    return weights.flatten(1) @ values.flatten(0, 1), weights
 
 
 def _read_chosen(weights: Tensor, slots: Tensor, values: Tensor) -> Tensor:
@@ -108,55 +85,3 @@ def _read_chosen(weights: Tensor, slots: Tensor, values: Tensor) -> Tensor:
         first = torch.arange(heads, device=slots.device)[:, None] * values.shape[1]  # first row of each head
         slots, values = slots + first, values.flatten(0, 1)
     return weighted_rows(values, slots.reshape(b, heads * k), weights.reshape(b, heads * k))
-
-
-def weighted_rows(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
-    """Return sum_k weights_bk table[rows_bk], (b, d), in the table's precision; rows and weights are (b, k)."""
-    if table.is_cuda and len(table) <= MULTIPLY_BELOW * rows.shape[1]:
-        dense = torch.zeros(len(rows), len(table), dtype=table.dtype, device=table.device)
-        return dense.scatter_add(1, rows, weights.to(table.dtype)) @ table
-    return _WeightedRows.apply(table, rows, weights)  # pyright: ignore[reportReturnType]
-
-
-class _WeightedRows(torch.autograd.Function):
-    """A kernel on a GPU, torch's embedding bag elsewhere."""
-
-    @staticmethod
-    def forward(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
-        fast = kernels("memory", table)
-        if fast is not None and table.shape[1] <= fast.MAX_WIDTH:
-            return fast.gather(table.contiguous(), rows.contiguous(), weights.contiguous())
-        return F.embedding_bag(rows, table, mode="sum", per_sample_weights=weights.to(table.dtype))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        table, rows, weights = ctx.saved_tensors
-        (grad,), (needs_table, _, needs_weights) = grads, ctx.needs_input_grad
-        fast = kernels("memory", table)
-        if fast is not None and table.shape[1] <= fast.MAX_WIDTH:
-            grad, table, rows, weights = grad.contiguous(), table.contiguous(), rows.contiguous(), weights.contiguous()
-            if needs_table:
-                grad_table, grad_weights = fast.gradients(table, rows, weights, grad)
-            else:
-                grad_table, grad_weights = None, fast.weight_gradient(table, rows, grad)
-        else:
-            grad_table, grad_weights = _bag_gradients(table, rows, weights, grad, needs_table)
-        grad_weights = grad_weights.to(weights.dtype) if needs_weights else None
-        return grad_table if needs_table else None, None, grad_weights
-
-
-def _bag_gradients(
-    table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, needs_table: bool
-) -> tuple[Tensor | None, Tensor]:
-    """Compute both gradients with torch's embedding bag."""
-    with torch.enable_grad():
-        table = table.detach().requires_grad_(needs_table)
-        weights = weights.detach().to(table.dtype).requires_grad_()
-        content = F.embedding_bag(rows, table, mode="sum", per_sample_weights=weights)
-    grad_weights, *rest = torch.autograd.grad(content, (weights, table) if needs_table else (weights,), grad)
-    return rest[0] if needs_table else None, grad_weights

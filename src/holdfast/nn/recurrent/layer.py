@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from holdfast.accel.recurrent_loop import unroll
 from holdfast.core.errors import BadInput, check_at_least
 from holdfast.core.settings import checked_settings, setting
 from holdfast.core.tape import is_recording, record
@@ -18,10 +19,9 @@ from holdfast.nn.growth import expand_units
 from holdfast.nn.memory.bank import MemoryBank
 from holdfast.nn.memory.initialise import INITS, MIN_ROWS, thin
 from holdfast.nn.memory.read import effective_slots
-from holdfast.nn.recurrent.cells import BLOCKS, CELLS
 from holdfast.nn.recurrent.layout import Layout, States, make_layout
-from holdfast.nn.recurrent.loop import unroll
-from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights, reference_step
+from holdfast.ops.cells import BLOCKS, CELLS
+from holdfast.ops.recurrent_step import InitialState, Schedule, Weights, reference_step
 
 BANK_SETTINGS = ("init", "key_scale", "value_scale", "temperature")  # of networks with such layers
 

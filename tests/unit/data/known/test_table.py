@@ -9,7 +9,7 @@ import pytest
 from holdfast import catalog
 from holdfast.core.errors import Absent, BadInput
 from holdfast.data.known import table
-from holdfast.data.known.base import KnownSet
+from holdfast.data.known.known_set import KnownSet
 from holdfast.data.load import load_data
 from holdfast.data.registry import READERS
 from holdfast.train.training_data import training_data
@@ -32,13 +32,26 @@ def test_the_catalog_lists_the_table():
     assert len(table()) == 55
 
 
+LAYOUTS = {  # reader -> what the file or folder must hold
+    "read_texts": "label (", "read_table_set": "with the columns ", "read_tag_set": "tokens, tags",
+    "read_question_set": "answer_start", "read_text_corpus": ".txt, with one text per line", "read_graph_set": ".zip",
+    "read_molecule_set": "smiles, label", "read_colored_mnist": "mnist.npz", "read_domain_folders": "DOMAIN/CLASS/FILE",
+    "read_split_folders": "/SPLIT/CLASS/FILE", "read_camelyon": "camelyon17_v1.0 with metadata.csv",
+    "read_fmow": "with rgb_metadata.csv",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", [name for name in table() if name not in DOWNLOADED])
-def test_missing_files_are_reported_with_home_and_folder(name, tmp_path):
+def test_missing_files_are_reported_with_home_folder_and_layout(name, tmp_path):
+    known = KnownSet.of(name)
     for folder in (None, tmp_path):
         with pytest.raises(Absent, match=f"the data set {name} ") as error:
             load_data(name, data_dir=folder)
-        assert KnownSet.of(name).home in str(error.value)
-        assert (str(tmp_path) if folder else "--data-dir") in str(error.value)
+        message = str(error.value)
+        for part in (known.home, str(tmp_path) if folder else "--data-dir", LAYOUTS[known.reader.partition(":")[2]]):
+            assert part in message
+        assert ("premise, hypothesis" in message) == bool(known.options.get("pairs"))
+        assert ("pickles" in message) == (name in ("graph-sst5", "graph-twitter"))
 
 
 def test_reading_a_csv_imports_no_published_data_set(tmp_path):
@@ -102,8 +115,3 @@ def test_cars_are_a_regression_on_three_continents(tmp_path):
     assert dataset.domains == ("usa", "europe", "japan")
     assert dataset.columns is not None
     assert "name" not in dataset.columns
-
-
-def test_a_missing_table_names_its_columns_and_its_home(tmp_path):
-    with pytest.raises(Absent, match=r"archive\.ics\.uci\.edu/dataset/9.*with the columns mpg, origin"):
-        training_data("cars", data_dir=tmp_path)

@@ -6,7 +6,7 @@ import pytest
 from holdfast.core.errors import BadInput
 from holdfast.data.readers import dialect
 from holdfast.data.readers.dialect import detect_dialect
-from holdfast.data.readers.table import read_table
+from holdfast.data.readers.tables import read_table
 
 ROWS = [["text", "label", "domain"], ["café, 5 € – ok", "pos", "films"], ["so-so", "neg", "books"]]
 

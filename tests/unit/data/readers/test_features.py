@@ -10,8 +10,8 @@ from holdfast.data.dataset import join
 from holdfast.data.raw import Concat, Subset, Table
 from holdfast.data.readers import features
 from holdfast.data.readers.columns import ReadOptions
-from holdfast.data.readers.memory import read_frame
-from holdfast.data.readers.table import read_table
+from holdfast.data.readers.in_memory import read_frame
+from holdfast.data.readers.tables import read_table
 
 ROWS = 12
 FRAME = pd.DataFrame(

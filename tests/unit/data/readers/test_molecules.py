@@ -1,16 +1,29 @@
-"""Molecules: codes of atoms and bonds as in OGB, and errors with the row number."""
+"""Molecules: SMILES as graphs, their features, the cache and scaffolds."""
 
+import subprocess
 import sys
 
 import numpy as np
 import pytest
+import torch
 
 from holdfast.core.errors import BadInput
 from holdfast.data.load import load_data
-from holdfast.data.readers.molecules import molecules, read_molecules, smiles_column
+from holdfast.data.readers import molecules as module
+from holdfast.data.readers import smiles
+from holdfast.data.readers.molecules import (
+    as_molecules,
+    by_scaffold,
+    molecules,
+    read_molecules,
+    scaffolds,
+    smiles_column,
+)
 from holdfast.data.readers.smiles import ATOM, BOND
+from holdfast.data.shifts import apply_shift
+from tests.unit.data.test_shifts import graph, pool
 
-needs_rdkit = pytest.mark.molecules
+pytestmark = pytest.mark.molecules
 TABLE = "smiles,label,domain,split\nCCO,1,a,train\nc1ccccc1,0,b,test\nC,0,a,valid\n"
 
 
@@ -20,7 +33,6 @@ def test_code_tables_have_the_published_sizes():
     assert [len(values) for values in BOND.values()] == [4, 6, 2]
 
 
-@needs_rdkit
 def test_acetic_acid():
     (graph,) = molecules(["CC(=O)O"])
     # number less one, no chirality, degree with hydrogens, charge plus five, hydrogens, radicals, sp2 or sp3, no, no
@@ -34,7 +46,6 @@ def test_acetic_acid():
     assert graph.weights.tolist() == [[0, 0, 0], [1, 0, 1], [0, 0, 1]] * 2
 
 
-@needs_rdkit
 def test_aromatic_ring_salt_and_unusual_valence():
     ring, salt, metal = molecules(["c1ccccc1", "[Na+].[Cl-]", "O=C1O[Al]23(OC1=O)(OC(=O)C(=O)O2)OC(=O)C(=O)O3"])
     assert ring.nodes[:, 7:].tolist() == [[1, 1]] * 6
@@ -45,7 +56,6 @@ def test_aromatic_ring_salt_and_unusual_valence():
     assert len(metal.nodes) == 19
 
 
-@needs_rdkit
 def test_table_with_smiles_is_read_as_graphs(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(TABLE)
@@ -60,7 +70,6 @@ def test_table_with_smiles_is_read_as_graphs(tmp_path):
     assert smiles_column(path, {"text": "text"}) is None  # another input is named
 
 
-@needs_rdkit
 def test_invalid_smiles_are_reported_with_their_row(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(TABLE.replace("c1ccccc1", "c1ccc"))
@@ -72,3 +81,140 @@ def test_missing_rdkit_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "rdkit", None)
     with pytest.raises(BadInput, match=r"pip install 'holdfast\[molecules\]'"):
         molecules(["C"])
+
+
+BENZENES = ["Cc1ccccc1", "CCc1ccccc1", "Oc1ccccc1", "Nc1ccccc1", "Clc1ccccc1", "Brc1ccccc1"]
+PYRIDINES, CHAINS = ["Cc1ccncc1", "Oc1ccncc1"], ["CCO", "CCCC"]
+ALONE = ["C1CCCCC1C"]
+
+
+def table(tmp_path, texts):
+    path = tmp_path / "molecules.csv"
+    path.write_text("smiles,label\n" + "".join(f"{text},{i % 2}\n" for i, text in enumerate(texts)))
+    return path
+
+
+def as_data(tmp_path, texts):
+    return load_data(table(tmp_path, texts), need=("label",), known={})
+
+
+def test_scaffold_is_rings_and_linkers():
+    assert scaffolds(["Cc1ccccc1", "CCO", "OC(=O)c1ccc(Cc2ccccc2)cc1"]) == ["c1ccccc1", "", "c1ccc(Cc2ccccc2)cc1"]
+
+
+def test_enantiomers_have_different_scaffolds():
+    one, other = scaffolds(["c1ccccc1[C@H]1CCCN1", "c1ccccc1[C@@H]1CCCN1"])
+    assert one.replace("@", "") == other.replace("@", "")
+    assert one != other
+
+
+def test_largest_groups_train_and_groups_are_not_divided(tmp_path):
+    texts = [*ALONE, *CHAINS, *PYRIDINES, *BENZENES]  # eleven: 8.8 train at most, 9.9 train or choose
+    train, valid, test = by_scaffold(as_data(tmp_path, texts))
+    assert sorted(train) == [3, 4, 5, 6, 7, 8, 9, 10]
+    assert sorted(valid) == [0]  # the chains are two, for whom there is no room, and the next one has it
+    assert sorted(test) == [1, 2]
+
+
+def test_scaffold_shift_has_domains_and_splits(tmp_path):
+    texts = [*ALONE, *CHAINS, *PYRIDINES, *BENZENES]
+    path = table(tmp_path, texts)
+    found = load_data(f"{path}@shift=scaffold", need=("label",), known={})
+    assert found.domains == ("common-1", "common-2", "rarer", "rare")
+    assert [len(found.rows_of(name)) for name in found.domains] == [4, 4, 1, 2]
+    assert [set(found.split[found.rows_of(name)].tolist()) for name in found.domains] == [{0}, {0}, {1}, {2}]
+    assert found.y.tolist() == [i % 2 for i in range(len(texts))]
+    one = load_data(f"{path}@shift=scaffold,environments=1", known={})  # no column of domains is asked for
+    assert one.domains == ("common", "rarer", "rare")
+
+
+def test_subset_of_molecules_is_split(tmp_path):
+    data = as_data(tmp_path, [*CHAINS, *BENZENES, *PYRIDINES])
+    fewer = data.subset(np.arange(2, 10))
+    assert [sorted(part) for part in by_scaffold(fewer)] == [[0, 1, 2, 3, 4, 5], [], [6, 7]]
+    with pytest.raises(BadInput, match="no graphs for the domain 'rarer'"):
+        apply_shift(fewer, "scaffold")
+
+
+def test_graphs_without_smiles_are_rejected():
+    with pytest.raises(BadInput, match=r"no SMILES.*column smiles"):
+        apply_shift(pool([graph(3, 4) for _ in range(6)]), "scaffold")
+
+
+def test_molecules_keep_their_smiles(tmp_path):
+    data = as_data(tmp_path, BENZENES)
+    assert as_molecules(load_data(table(tmp_path, BENZENES), columns={"text": "smiles"}, need=("label",), known={}),
+                        np.arange(3), "here").raw.smiles == BENZENES[:3]  # fmt: skip
+    assert data.raw.smiles == BENZENES
+
+
+TEXTS = ["CCO", "c1ccccc1", "C", "N[C@@H](C)C(=O)O", "C/C=C/C", "[Na+].[Cl-]", "F[P](F)(F)(F)(F)F", "OCC#N"] * 3
+
+
+def _assert_equal(a: smiles.Parsed, b: smiles.Parsed) -> None:
+    for x, y in zip(a, b, strict=True):
+        assert x.dtype == y.dtype
+        np.testing.assert_array_equal(x, y)
+
+
+def test_several_processes_parse_as_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smiles, "PER_PROCESS", 8)
+    monkeypatch.setattr(smiles.os, "sched_getaffinity", lambda _: {0, 1, 2})
+    started = []
+    start = smiles._start_worker
+    monkeypatch.setattr(smiles, "_start_worker", lambda: started.append(start()) or started[-1])
+    texts = [*TEXTS[:10], "not a molecule", *TEXTS[10:]]
+    parsed = smiles.parse_all(texts)
+    assert len(started) == 2
+    assert all(worker.returncode == 0 for worker in started)
+    _assert_equal(parsed, smiles.parse(texts))
+    assert parsed.atom_counts[10] == 0
+
+
+def test_the_work_of_a_dead_worker_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smiles, "PER_PROCESS", 8)
+    monkeypatch.setattr(smiles.os, "sched_getaffinity", lambda _: {0, 1})
+    command = [sys.executable, "-c", "raise SystemExit(3)"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    monkeypatch.setattr(smiles, "_start_worker", lambda: subprocess.Popen(command, **pipes))
+    _assert_equal(smiles.parse_all(TEXTS), smiles.parse(TEXTS))
+
+
+def test_a_worker_does_not_import_torch() -> None:
+    code = "import holdfast.data.readers.smiles, sys; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+def test_parsed_molecules_are_stored_and_read_again(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
+    expected = module.molecules(TEXTS)
+    assert not list(tmp_path.iterdir())  # too few to store
+    monkeypatch.setattr(module, "CACHED", 3)
+    calls = []
+    parse_all = module.parse_all
+    monkeypatch.setattr(module, "parse_all", lambda texts: calls.append(1) or parse_all(texts))
+    for _ in range(2):
+        for a, b in zip(module.molecules(TEXTS), expected, strict=True):
+            assert a.weights is not None
+            assert b.weights is not None
+            assert torch.equal(a.nodes, b.nodes)
+            assert torch.equal(a.edges, b.edges)
+            assert torch.equal(a.weights, b.weights)
+    assert len(calls) == 1
+    (file,) = (tmp_path / "molecules").glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-9])
+    module.molecules(TEXTS)
+    assert len(calls) == 2
+    module.molecules(TEXTS)
+    assert len(calls) == 2
+    with pytest.raises(BadInput, match="row 25: 'not a molecule' is not a molecule in SMILES"):
+        module.molecules([*TEXTS, "not a molecule"])
+
+
+def test_a_cache_that_cannot_be_written_is_reported(tmp_path, monkeypatch, caplog) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("HOLDFAST_CACHE", str(blocked))
+    monkeypatch.setattr(module, "CACHED", 3)
+    assert len(module.molecules(TEXTS)) == len(TEXTS)
+    assert "cannot be written, so the next run parses the molecules again" in caplog.text

@@ -9,7 +9,7 @@ from pyarrow import parquet as arrow
 from holdfast.core.errors import BadInput
 from holdfast.data.readers import formats, parquet
 from holdfast.data.readers.parquet import parquet_batches
-from holdfast.data.readers.table import read_table
+from holdfast.data.readers.tables import read_table
 
 LONG = "x" * 100_000
 
@@ -42,7 +42,7 @@ DELTA = {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"
 def test_batches_are_small_even_if_few_bytes_decode_to_many(tmp_path, options):
     path = write(tmp_path / "bomb.parquet", {"text": [LONG] * 2000}, compression="zstd", **options)
     assert path.stat().st_size < 10_000
-    sizes = [batch.nbytes for batch in formats.iter_batches(path, {"text": pa.large_string()})]
+    sizes = [batch.nbytes for batch in formats.open_table(path).batches({"text": pa.large_string()})]
     assert sum(sizes) >= 200_000_000
     assert max(sizes) <= parquet.BATCH_BYTES
 
@@ -70,6 +70,12 @@ def test_lists_of_texts_with_shared_prefixes_are_refused(tmp_path):
     path = write(tmp_path / "t.parquet", {"tokens": [["a", "ab"]]}, **options)
     with pytest.raises(BadInput, match="DELTA_BYTE_ARRAY"):
         list(parquet_batches(path))
+
+
+def test_texts_with_shared_prefixes_are_read_in_order(tmp_path):
+    columns = {"text": [f"a long beginning {i}" for i in range(9000)], "x": list(range(9000))}
+    path = write(tmp_path / "t.parquet", columns, row_group_size=4000, **DELTA)
+    assert [row for batch in parquet_batches(path) for row in batch.to_pylist()] == arrow.read_table(path).to_pylist()
 
 
 def test_damaged_page_headers_are_reported(tmp_path):

@@ -11,7 +11,7 @@ from holdfast.core import packages
 from holdfast.core.files import file_digest
 from holdfast.data.synthetic import world
 from holdfast.nn.backbones.efficientnet import Convolution, EfficientNetLite, rename
-from holdfast.nn.model import tune
+from holdfast.nn.tuning import tune
 from holdfast.train.resolve import Request, resolve
 from holdfast.train.workspace import Workspace
 

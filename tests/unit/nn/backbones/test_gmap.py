@@ -25,8 +25,9 @@ from holdfast.nn.graft.attention import ATTENTIONS
 from holdfast.nn.heads import Linear
 from holdfast.nn.label_words import LabelWords
 from holdfast.nn.memory.general import STRATEGIES, GeneralMemory
-from holdfast.nn.model import Model, tune
+from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
+from holdfast.nn.tuning import tune
 from holdfast.tasks.classify import Classify
 from tests import tiny
 from tests.unit.nn.graft.test_attention import tiny_gpt2
@@ -186,8 +187,6 @@ def test_invalid_settings_raise(folders):
         build(folders, strategy="chunk")
     with pytest.raises(BadInput, match="from 1 to 3, got 12"):
         build(folders, layers=[12])
-    with pytest.raises(BadInput, match="`attention` must be memory, cross or gate"):
-        build(folders, attention="self")
     with pytest.raises(BadInput, match="5 to 64"):
         build(folders, general=folders["roberta"], length=66)  # the general model has fewer positions
 

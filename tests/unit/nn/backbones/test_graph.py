@@ -105,20 +105,6 @@ def test_only_a_virtual_node_connects_separate_components(virtual):
     assert torch.equal(hears[0][0], hears[1][0]) != virtual
 
 
-@pytest.mark.parametrize(
-    ("options", "pattern"),
-    [
-        ({"kind": "gat"}, "`kind` must be gcn or gin, got 'gat'"),
-        ({"pooling": "min"}, "`pooling` must be mean, sum or max, got 'min'"),
-        ({"layers": 0}, "layers.* got 0"),
-        ({"hidden": 0}, "hidden.* 0"),
-    ],
-)
-def test_invalid_settings_raise(options, pattern):
-    with pytest.raises(BadInput, match=pattern):
-        GraphNetwork(form=NUMBERS, **options)
-
-
 def test_incompatible_graphs_raise():
     form, good = GraphForm(inputs=5, edges=1), graph(3, edges=1)
     network = GraphNetwork(form=form, kind="gcn", layers=1, hidden=4)

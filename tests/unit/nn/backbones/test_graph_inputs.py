@@ -86,8 +86,6 @@ def test_graphs_of_another_form_raise(train, value, pattern):
 def test_invalid_forms_raise():
     with pytest.raises(BadInput, match="integers from 0"):
         GraphForm.from_examples([star(1, torch.tensor([[-1], [0]]))])
-    with pytest.raises(BadInput, match="`nodes` must be numbers, categories, degree or scaled-degree, got 'colour'"):
-        GraphForm(nodes="colour")
 
 
 @pytest.mark.graph

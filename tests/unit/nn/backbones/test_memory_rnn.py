@@ -147,8 +147,6 @@ def test_without_slots_equals_the_plain_network():
 
 def test_bad_input():
     for options, pattern in [
-        ({"pooling": "max"}, "pooling"),
-        ({"length": 0}, "at least 1"),
         ({"min_count": 9}, "min_count"),
     ]:
         with pytest.raises(BadInput, match=pattern):

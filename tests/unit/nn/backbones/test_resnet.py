@@ -51,11 +51,6 @@ def test_weights_from_a_file(tmp_path) -> None:
         ResNet.build(nothing, size=16, weights=str(path))
 
 
-def test_unknown_stem() -> None:
-    with pytest.raises(BadInput, match="`stem` must be small or large, got 'smal'"):
-        ResNet(stem="smal")
-
-
 @pytest.mark.parametrize(("depth", "learned", "tensors"), [(50, 23_508_032, 318), (101, 42_500_160, 624)])
 def test_bottleneck_names_and_counts(depth: int, learned: int, tensors: int) -> None:
     with torch.device("meta"):
@@ -100,13 +95,6 @@ def test_frozen_statistics_stay_fixed_and_scales_train(tmp_path) -> None:
     assert again.settings["statistics"] == "frozen"
     with torch.device("meta"), pytest.raises(BadInput, match="ResNet-101"):
         catalog.build("encoders", "resnet101", nothing, options={"size": 32, "weights": str(path)})
-
-
-def test_unknown_depth_and_statistics() -> None:
-    with pytest.raises(BadInput, match="`depth` must be 18, 50 or 101, got 34"):
-        ResNet(depth=34)
-    with pytest.raises(BadInput, match="`statistics` must be batch, frozen or auto, got 'froze'"):
-        ResNet(statistics="froze")
 
 
 def test_old_model_folder_without_depth_loads(tmp_path) -> None:

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import BertConfig, BertModel, FalconConfig, FalconModel
 
-from holdfast.core.kernels import fused_kernels
-from holdfast.nn.backbones import short_attention as module
-from holdfast.nn.backbones.short_attention import SHORT, short_attention, use_short_attention
-from holdfast.nn.backbones.text import TextEncoder
-from tests.devices import INTERPRETED, KERNEL_DEVICES, interpret_kernels
+from holdfast.accel import short_attention as module
+from holdfast.accel.registry import fused_kernels
+from holdfast.accel.short_attention import SHORT, short_attention, use_short_attention
+from holdfast.nn.backbones.text import SHORT_ATTENTION, TextEncoder
+from tests.devices import INTERPRETED
 from tests.tiny import tiny_bert as tiny_bert_folder
 
 B, H = 3, 2
@@ -77,13 +77,10 @@ def padding(device: str, u: int) -> Tensor:
     return (torch.arange(u, device=device) < lengths[:, None])[:, None, None]
 
 
-@pytest.fixture(params=KERNEL_DEVICES)
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    if request.param == "cpu":
-        interpret_kernels(monkeypatch, module)
-        monkeypatch.setattr(module, "fused", module.kernels)
+@pytest.fixture
+def device(kernel_device: torch.device) -> Iterator[str]:
     with fused_kernels():
-        yield request.param
+        yield str(kernel_device)
 
 
 def close(actual: Tensor, expected: Tensor, *, tolerance: float = 0.02) -> None:
@@ -162,7 +159,7 @@ def tiny_bert(**settings: Any) -> BertModel:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_a_transformer_computes_the_same(monkeypatch: pytest.MonkeyPatch, device: str, training: bool) -> None:
-    calls, kernel_module = [], importlib.import_module("holdfast.nn.kernels.attention")
+    calls, kernel_module = [], importlib.import_module("holdfast.accel.attention_kernels")
     plain = kernel_module.attention
     monkeypatch.setattr(kernel_module, "attention", lambda *args, **options: calls.append(1) or plain(*args, **options))
     network = tiny_bert(attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0).half().train(training)
@@ -171,7 +168,7 @@ def test_a_transformer_computes_the_same(monkeypatch: pytest.MonkeyPatch, device
     mask = (torch.arange(9, device=device) < lengths[:, None]).long()
     expected = network(ids, attention_mask=mask).last_hidden_state
     assert not calls
-    use_short_attention(network)
+    use_short_attention(network, SHORT_ATTENTION)
     actual = network(ids, attention_mask=mask).last_hidden_state
     assert len(calls) == 2
     close(actual * mask[..., None], expected * mask[..., None], tolerance=0.01)
@@ -182,7 +179,7 @@ def test_a_decoder_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     network = tiny_bert(is_decoder=True).eval()
     ids = torch.randint(50, (2, 6))
     expected = network(ids).last_hidden_state
-    use_short_attention(network)
+    use_short_attention(network, SHORT_ATTENTION)
     assert network.config._attn_implementation == SHORT
     torch.testing.assert_close(network(ids).last_hidden_state, expected)
 
@@ -190,20 +187,20 @@ def test_a_decoder_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_networks_that_compare_the_name_are_left_alone() -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 50}
     network = FalconModel(FalconConfig(**sizes)).eval()
-    use_short_attention(network)
+    use_short_attention(network, SHORT_ATTENTION)
     assert network.config._attn_implementation == "sdpa"
 
 
 def test_networks_of_older_versions_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(sys.modules[BertModel.__module__], "create_bidirectional_mask")
     network = tiny_bert()
-    use_short_attention(network)
+    use_short_attention(network, SHORT_ATTENTION)
     assert network.config._attn_implementation == "sdpa"
 
 
 def test_other_implementations_stay() -> None:
     network = tiny_bert(attn_implementation="eager")
-    use_short_attention(network)
+    use_short_attention(network, SHORT_ATTENTION)
     assert network.config._attn_implementation == "eager"
 
 

@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from holdfast.core import inputs
-from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
 from holdfast.nn.backbones.graph import GraphNetwork
-from holdfast.nn.backbones.graph_pooling import PooledNetwork, SubgraphNetwork, best_edges
+from holdfast.nn.backbones.graph_pooling import SubgraphNetwork, best_edges
 
 pytestmark = pytest.mark.graph
 
@@ -74,10 +73,3 @@ def test_scores_receive_a_gradient_and_edgeless_graphs_work():
     x = network.prepare([lonely, ring(4)]).take(torch.arange(2))
     for part in network.both(x):
         assert torch.isfinite(part).all()
-
-
-@pytest.mark.parametrize("family", [SubgraphNetwork, PooledNetwork])
-def test_invalid_ratio_raises(family):
-    for ratio in (0, 1, -1):
-        with pytest.raises(BadInput, match=r"`ratio` must be above 0 and below 1, got"):
-            family.build(lambda: [ring(4)], ratio=ratio)

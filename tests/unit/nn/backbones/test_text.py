@@ -169,8 +169,6 @@ def test_bad_options(folders) -> None:
     with pytest.raises(BadInput, match="to 64 tokens"):
         build(folders["roberta"], length=66)
     build(folders["roberta"], length=64)
-    with pytest.raises(BadInput, match="`pooling` must be mean, cls or mask"):
-        build(folders["bert"], pooling="avg")
     with pytest.raises(BadInput, match="class token"):
         build(folders["bert"]).class_token()
 

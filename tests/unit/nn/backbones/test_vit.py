@@ -88,8 +88,6 @@ def test_bad_input(folders, tmp_path) -> None:
         build(folders["vit"], patch=8)
     with pytest.raises(BadInput, match="multiple of its patch size 4"):
         build(folders["vit"], size=18)
-    with pytest.raises(BadInput, match="`pooling` must be cls or mean"):
-        build(folders["vit"], pooling="max")
     for colours in ({"mean": [0.5, 0.5]}, {"std": [0.5, 0.0, 0.5]}, {"std": [0.5, float("nan"), 0.5]}, {"std": "abc"}):
         with pytest.raises(BadInput, match="3 numbers each, std above 0"):
             build(folders["vit"], **colours)

@@ -5,13 +5,13 @@ import itertools
 import pytest
 import torch
 
-from holdfast.nn.experts import dispatch, fast
-from tests.devices import KERNEL_DEVICES
+from holdfast.accel import fused_experts
+from holdfast.ops import expert_dispatch
 
 
-@pytest.fixture(params=KERNEL_DEVICES)
-def kernel_device(request, monkeypatch) -> torch.device:
-    """A device with kernels for any dtype and width: a loop replaces torch's grouped product."""
+@pytest.fixture
+def any_width(monkeypatch) -> None:
+    """Products for any dtype and width: a loop replaces torch's grouped product."""
 
     def grouped_mm(x, weight, *, offs):
         spans = [slice(a, b) for a, b in itertools.pairwise([0, *offs.tolist()])]
@@ -19,21 +19,9 @@ def kernel_device(request, monkeypatch) -> torch.device:
             return torch.stack([x[:, span] @ weight[span] for span in spans])
         return torch.cat([x[span] @ matrix for span, matrix in zip(spans, weight, strict=True)])
 
-    monkeypatch.setattr(dispatch, "_grouped_mm", grouped_mm)
-    monkeypatch.setattr(dispatch, "supports_grouped_mm", lambda *_: True)
-    monkeypatch.setattr(fast, "supports_grouped_mm", lambda *_: True)
-    if request.param == "cpu":
-        monkeypatch.setattr(fast, "_has_kernels", lambda *_: True)
-    return torch.device(request.param)
-
-
-@pytest.fixture(params=KERNEL_DEVICES)
-def bf16_device(request, monkeypatch) -> torch.device:
-    """A device with kernels and torch's own grouped product in bf16, whose shapes a compiler knows."""
-    if request.param == "cpu":
-        monkeypatch.setattr(fast, "_has_kernels", lambda *_: True)
-        monkeypatch.setattr(fast, "supports_grouped_mm", lambda *_: True)
-    return torch.device(request.param)
+    monkeypatch.setattr(expert_dispatch, "_grouped_mm", grouped_mm)
+    monkeypatch.setattr(expert_dispatch, "supports_grouped_mm", lambda *_: True)
+    monkeypatch.setattr(fused_experts, "supports_grouped_mm", lambda *_: True)
 
 
 @pytest.fixture

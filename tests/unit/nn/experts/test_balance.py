@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from holdfast.nn.experts.balance import Config, importance, load, squared_variation, weighted_balance
 from holdfast.nn.experts.router import Routing
+from holdfast.ops.balance import Config, importance, load, squared_variation, weighted_balance
 
 # Table 5 of the paper: importance is even, yet the second expert is never chosen
 PRINTED = torch.tensor([[0.9, 0.4, 0.1, 0.2], [0.2, 0.4, 0.9, 0.1], [0.1, 0.4, 0.2, 0.9]])

@@ -1,13 +1,17 @@
 """The layer under torch.compile: its reference path in one graph, with values, gradients and records of that path."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import nn
 
+from holdfast.accel import fused_experts
+from holdfast.accel.registry import without_kernels
 from holdfast.core.inputs import to
 from holdfast.core.tape import tape
-from holdfast.nn.experts import dispatch, fast
 from holdfast.nn.experts.layer import SparseMoE, exclude_padding
+from holdfast.ops import expert_dispatch as dispatch
 from tests.devices import GPU
 from tests.unit.nn.transformers import transformer
 
@@ -39,10 +43,10 @@ class GraphCollector:
 
 
 @pytest.fixture(params=["cpu", GPU], autouse=True)
-def device(request, monkeypatch) -> torch.device:
+def device(request) -> Iterator[torch.device]:
     """A device whose eager layer takes the reference path too."""
-    monkeypatch.setattr(fast, "ENABLED", False)
-    return torch.device(request.param)
+    with without_kernels("experts"):
+        yield torch.device(request.param)
 
 
 def run(layer, x, leaves, seed=1):
@@ -96,8 +100,7 @@ def test_padding_is_excluded_from_losses(device):
 
 
 def test_the_compiler_takes_the_reference_path_where_kernels_exist(device, monkeypatch):
-    monkeypatch.setattr(fast, "ENABLED", True)
-    monkeypatch.setattr(fast, "_has_kernels", lambda *_: pytest.fail("kernels are for eager layers"))
+    monkeypatch.setattr(fused_experts, "kernels", lambda *_: pytest.fail("kernels are for eager layers"))
     layer = Block().to(device)
     with torch.autocast(device.type, torch.bfloat16):
         torch.compile(layer, backend=GraphCollector(), fullgraph=True)(tokens(4, device))

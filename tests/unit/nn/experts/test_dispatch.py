@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from holdfast.nn.experts import dispatch
-from holdfast.nn.experts.dispatch import (
+from holdfast.ops import expert_dispatch as dispatch
+from holdfast.ops.expert_dispatch import (
     apply_all_experts,
     apply_experts,
     expert_capacity,

@@ -1,34 +1,31 @@
 """Fused kernels: values, both derivatives and statistics of the layer's equations; the forced reference path."""
 
 import math
-import re
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-import holdfast
+from holdfast.accel import fused_experts as module
+from holdfast.accel.fused_experts import Config, Weights, fused_experts, supported
+from holdfast.accel.registry import without_kernels
 from holdfast.core.tape import tape
-from holdfast.nn import cuda_graphs
-from holdfast.nn.experts import fast
-from holdfast.nn.experts.fused import Config, Weights, fused_forward
 from holdfast.nn.experts.layer import ExpertSettings, SparseMoE, exclude_padding
-from holdfast.nn.experts.router import MAX_SCALE
+from holdfast.ops.routing import MAX_SCALE
 
+pytestmark = pytest.mark.usefixtures("any_width")
 CONFIG = Config(top=2, gate="preserving", noise=0.25, weight=0.5, sigma=0.25, form="logit")
 SIZES = (37, 6, 24, 40, 64)  # tokens, experts, width, hidden width, inner width
 # sizes, changes of the configuration, whether a mask excludes tokens
 CASES = [
     ((1, 1, 8, 8, 5), {"top": 1}, False),
-    ((9, 1, 8, 8, 5), {"top": 1, "form": "tutel"}, False),
     (SIZES, {}, False),
     (SIZES, {"top": 1, "gate": "raw"}, True),
-    (SIZES, {"form": "tutel", "gate": "renormalised"}, True),
+    (SIZES, {"gate": "raw"}, True),
     (SIZES, {"top": 3}, True),
-    ((70, 5, 40, 136, 300), {"form": "tutel", "gate": "raw"}, False),
+    ((70, 5, 40, 136, 300), {"gate": "raw"}, False),
     ((150, 20, 8, 24, 37), {"top": 4, "noise": 0.0}, False),
     ((300, 32, 72, 8, 16), {"top": 3, "gate": "raw"}, True),
     ((70, 5, 40, 136, 300), {"weight": 0.0}, False),
@@ -58,8 +55,7 @@ def draw_noise(config, t, e, device):
 
 def fused(config, mask, u, *weights):
     torch.manual_seed(5)
-    assert fast.supported(u, u.dtype, config, Weights(*weights))
-    return fused_forward(u, u.dtype, config, Weights(*weights), mask)
+    return fused_experts(u, u.dtype, config, Weights(*weights), mask)
 
 
 def naive(config, mask, noise, u, up, up_bias, down, down_bias, weight, bias, directions, log_scale):
@@ -131,34 +127,17 @@ def test_nan_scores_choose_an_existing_expert(kernel_device):
 
 
 def test_many_blocks_are_deterministic(kernel_device, monkeypatch):
-    """More blocks than are held at once, and counts added by a running sum."""
-    monkeypatch.setattr("holdfast.nn.kernels.routing.SUM_BLOCKS", 4)
-    monkeypatch.setattr("holdfast.nn.kernels.experts.SUM_ROWS", 2)
-    monkeypatch.setattr("holdfast.nn.kernels.routing.COUNTS", 32)
+    """More blocks than are added at once."""
+    monkeypatch.setattr("holdfast.accel.routing_kernels.SUM_BLOCKS", 4)
     inputs = [tensor.requires_grad_() for tensor in case((300, 6, 24, 40, 64), kernel_device)]
     out, loss, *_ = naive(CONFIG, None, draw_noise(CONFIG, 300, 6, kernel_device), *inputs)
     expected, results = (out, *torch.autograd.grad(out.sum() + loss, inputs)), []
-    for max_counts in (4096, 4096, 0):
-        monkeypatch.setattr("holdfast.nn.kernels.routing.MAX_COUNTS", max_counts)
+    for _ in range(2):
         out, loss, stats = fused(CONFIG, None, *inputs)
         results.append((out, *torch.autograd.grad(out.sum() + loss, inputs), stats.load))
-    for other in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
     for a, b in zip(results[0][:-1], expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
-
-
-def test_without_biases(kernel_device, assert_derivatives):
-    config, inputs = CONFIG._replace(noise=0.0), case(SIZES, kernel_device)
-
-    def without(u, up, down, *router):
-        return fused(config, None, u, up, None, down, None, *router)[:2]
-
-    def naive_without(u, up, down, *router):
-        return naive(config, None, 0.0, u, up, 0.0, down, 0.0, *router)[:2]
-
-    tensors = [tensor for i, tensor in enumerate(inputs) if i not in (2, 4)]
-    assert_derivatives(without, naive_without, tensors, tolerance=2e-4, twice=False)
 
 
 @pytest.mark.parametrize("trained", [(0,), (1,), (3,), (2, 4), (8,), (5, 7), (1, 2, 3, 4), (0, 6)])
@@ -213,7 +192,7 @@ def test_bf16_products_only_round(kernel_device):
     inputs, results = [tensor.requires_grad_() for tensor in case((70, 5, 40, 136, 64), kernel_device)], []
     for dtype in (torch.bfloat16, torch.float32):
         torch.manual_seed(5)
-        out, loss, stats = fused_forward(inputs[0], dtype, CONFIG, Weights(*inputs[1:]), None)
+        out, loss, stats = fused_experts(inputs[0], dtype, CONFIG, Weights(*inputs[1:]), None)
         assert out.dtype == dtype
         grads = torch.autograd.grad(out.float().square().sum() + loss, inputs)
         results.append((stats.chosen, out.float(), loss, *grads))
@@ -223,70 +202,42 @@ def test_bf16_products_only_round(kernel_device):
         assert bool((a - b).detach().abs().max() <= 0.05 * b.detach().abs().max())
 
 
-@pytest.mark.parametrize("gate", ["preserving", "renormalised", "raw"])
+@pytest.mark.parametrize("gate", ["preserving", "raw"])
 @pytest.mark.parametrize("top", [1, 2])
-def test_routers_of_both_paths_have_the_same_gradient(kernel_device, monkeypatch, top, gate):
+def test_routers_of_both_paths_have_the_same_gradient(kernel_device, top, gate):
     """Copied experts, where the gradient of the router comes from the gates alone."""
     torch.manual_seed(0)
     settings = ExpertSettings(count=6, top=top, inner=32, gate=gate, balance=0.0, temperature=0.1)
     up, down = nn.Linear(24, 40), nn.Linear(40, 24)
     layer = SparseMoE.from_feed_forward(up, down, nn.GELU(), settings).to(kernel_device)
     u, grads, outs = torch.randn(6, 7, 24, device=kernel_device), [], []
-    for enabled in (True, False):
-        monkeypatch.setattr(fast, "ENABLED", enabled)
+    for left_out in ((), ("experts",)):
         torch.manual_seed(1)
-        outs.append(layer(u))
+        with without_kernels(*left_out):
+            outs.append(layer(u))
         grads.append(torch.autograd.grad(outs[-1].square().sum(), list(layer.parameters())))
     torch.testing.assert_close(*outs, rtol=1e-4, atol=1e-5)
     for a, b in zip(*grads, strict=True):
         assert float((a - b).abs().max()) <= 1e-4 * max(1.0, float(b.abs().max()))
-    assert (float(grads[0][-2].abs().max()) > 1e-2) == (gate != "renormalised")
-
-
-@pytest.fixture
-def fixed_dropout(monkeypatch):
-    """Dropout of every third hidden unit in both paths, whatever the order of the rows."""
-
-    def drop(hidden, p, training=True):
-        kept = (torch.arange(hidden.shape[1], device=hidden.device) % 3 != 0).expand(hidden.shape)
-        return hidden * kept / (1 - p), kept
-
-    monkeypatch.setattr(torch, "native_dropout", drop)
-    monkeypatch.setattr(F, "dropout", lambda *args: drop(*args)[0] if args[1] and args[2] else args[0])
-
-
-RELEASED = {"form": "tutel"}  # as in the released code of GMoE
+    assert float(grads[0][-2].abs().max()) > 1e-2
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("padded", [True, False])
-@pytest.mark.parametrize(
-    ("recording", "capacity", "options"),
-    [
-        (False, 0.0, {"balance": 0.0}),
-        (False, 0.0, {"balance": 0.01}),
-        (True, 0.0, {"balance": 0.0}),
-        (True, 0.0, {"balance": 0.01}),
-        (True, 1.5, {"top": 1, "dropout": 0.1, **RELEASED}),
-        (True, 0.75, {"top": 2, **RELEASED}),
-        (True, 0.0, {"top": 2, "dropout": 0.3, **RELEASED}),
-        (True, 0.5, {"top": 3, "dropout": 0.5, **RELEASED}),
-    ],
-)
-def test_forced_reference_path_equals_the_fast_path(
-    kernel_device, monkeypatch, fixed_dropout, training, padded, recording, capacity, options
-):
+@pytest.mark.parametrize("recording", [True, False])
+@pytest.mark.parametrize("options", [{"balance": 0.0}, {"balance": 0.01}, {"top": 1}, {"top": 3}])
+def test_fused_layer_equals_the_reference_path(kernel_device, training, padded, recording, options):
     torch.manual_seed(0)
-    layer = SparseMoE(24, 40, inner=32, capacity=capacity, eval_capacity=capacity, **options)
+    layer = SparseMoE(24, 40, inner=32, **options)
     layer.to(kernel_device).train(training)
     nn.init.normal_(layer.down_proj_bias)
     u = torch.randn(6, 7, 24, device=kernel_device, requires_grad=True)
     mask = (torch.arange(42, device=kernel_device).view(7, 6) % 4 != 0).T if padded else None  # not contiguous
     results, nodes = [], []
-    for enabled in (True, False):
-        monkeypatch.setattr(fast, "ENABLED", enabled)
+    for left_out in ((), ("experts",)):
         torch.manual_seed(1)
-        with exclude_padding(mask) if padded else nullcontext(), tape() if recording else nullcontext({}) as side:
+        padding, side = exclude_padding(mask) if padded else nullcontext(), {}
+        with without_kernels(*left_out), padding, tape() if recording else nullcontext(side) as side:
             out = layer(u)
         nodes.append("FusedExperts" in str(out.grad_fn.next_functions[0][0]))
         loss = out.square().sum() + sum(side.get("loss/experts", []))
@@ -296,71 +247,26 @@ def test_forced_reference_path_equals_the_fast_path(
     assert ("share/experts/importance" in results[0]) == (recording and training)
     assert ("loss/experts" in results[0]) == (recording and training and layer.settings.balance > 0)
     assert ("experts/real" in results[0]) == (recording and padded)
-    assert ("share/experts/dropped" in results[0]) == (recording and capacity > 0)
-    if 0 < capacity < 1:
-        assert float(results[0]["share/experts/dropped"][0]) > 0
     for name, values in results[0].items():
         for a, b in zip(values, results[1][name], strict=True):
             a, b = a.detach().double(), b.detach().double()
             assert (a - b).abs().max() <= 1e-3 * b.abs().max().clamp_min(0.1), name
 
 
-def test_dropout_keeps_units_with_its_probability(kernel_device):
-    """The masks of forward and backward pass agree: the output is linear in the gate of the last product."""
-    torch.manual_seed(0)
-    layer = SparseMoE(16, 64, count=4, top=1, inner=8, dropout=0.25, noise=0.0).to(kernel_device).train()
-    u = torch.randn(200, 16, device=kernel_device)
-    out = layer(u)
-    (by_down,) = torch.autograd.grad(out.sum(), layer.down_proj, retain_graph=True)
-    bias = torch.autograd.grad(out.sum(), layer.down_proj_bias)[0]
-    linear = (by_down * layer.down_proj).sum() + (bias * layer.down_proj_bias).sum()
-    torch.testing.assert_close(linear, out.sum(), rtol=1e-3, atol=1e-3)
-    assert not torch.equal(layer(u), layer(u))
-    layer.eval()
-    assert torch.equal(layer(u), layer(u))
-
-
-def test_reference_path_on_a_cpu_whatever_the_switch(monkeypatch):
-    torch.manual_seed(0)
-    layer, u = SparseMoE(8, 16, count=4, inner=5, noise=0.0), torch.randn(3, 7, 8, requires_grad=True)
-    results = []
-    for enabled in (True, False):
-        monkeypatch.setattr(fast, "ENABLED", enabled)
-        with tape() as side:
-            out = layer(u)
-        loss = out.square().sum() + side["loss/experts"][0]
-        results.append((out, *torch.autograd.grad(loss, (u, *layer.parameters()))))
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-
-
 def test_unsupported_layers_take_the_reference_path(monkeypatch):
-    monkeypatch.setattr(fast, "_has_kernels", lambda *_: True)
-    monkeypatch.setattr(fast, "supports_grouped_mm", lambda *_: True)
+    monkeypatch.setattr(module, "kernels", lambda *_: True)
+    monkeypatch.setattr(module, "supports_grouped_mm", lambda *_: True)
 
-    def supported(sizes=SIZES, top=2, **changes):
+    def of(sizes=SIZES, **changes):
         u, *weights = case(sizes, torch.device("cpu"))
-        return fast.supported(u, u.dtype, CONFIG._replace(top=top), Weights(*weights)._replace(**changes))
+        config = CONFIG._replace(**{name: value for name, value in changes.items() if name in CONFIG._fields})
+        weights = Weights(*weights)._replace(**{n: value for n, value in changes.items() if n in Weights._fields})
+        return supported(u, u.dtype, config, weights)
 
-    assert supported()
-    assert not supported(sizes=(9, 33, 8, 8, 8))
-    assert not supported(top=5)
-    assert not supported(up_bias=None)
-    assert not supported(down_bias=None)
-    monkeypatch.setattr(fast, "ENABLED", False)
-    assert not supported()
-
-
-def test_without_private_apis_nothing_is_captured(monkeypatch):
-    assert not fast._has_saved_tensor_hooks()
-    monkeypatch.delattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
-    assert fast._has_saved_tensor_hooks()
-    monkeypatch.delattr(torch._C, "_len_torch_dispatch_stack")
-    assert not cuda_graphs.can_capture(torch.empty(0))
-
-
-def test_private_apis_are_confined():
-    folder = Path(holdfast.__file__).parent / "nn"
-    files = [*(folder / "experts").glob("*.py"), *(folder / "kernels").glob("*.py"), folder / "cuda_graphs.py"]
-    files.append(folder.parent / "core" / "kernels.py")
-    private = {path.name for path in files if re.search(r"\btorch\._(?!_)|_dynamo", path.read_text())}
-    assert private == {"fast.py", "kernels.py", "cuda_graphs.py"}
+    assert of()
+    assert not of(sizes=(9, 33, 8, 8, 8))
+    assert not of(top=5)
+    assert not of(up_bias=None)
+    assert not of(down_bias=None)
+    assert not of(gate="renormalised")
+    assert not of(form="tutel")

@@ -22,8 +22,9 @@ from holdfast.nn.experts.graft import (
 )
 from holdfast.nn.experts.layer import ExpertSettings, SparseMoE
 from holdfast.nn.heads import Linear
-from holdfast.nn.model import Model, tune
+from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
+from holdfast.nn.tuning import tune
 from tests.unit.nn.transformers import FAMILIES, transformer
 
 ALL = {"count": 4, "at": [0, 1, 2], "inner": 8}

@@ -12,9 +12,10 @@ from transformers.activations import ACT2FN
 import holdfast.nn.experts.layer
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
-from holdfast.nn.experts.balance import Config, weighted_balance
 from holdfast.nn.experts.layer import ExpertSettings, SparseMoE, _is_exact_gelu, exclude_padding, shuffled_routing
-from holdfast.nn.experts.router import GATES, ROUTERS, route
+from holdfast.nn.experts.router import ROUTERS, route
+from holdfast.ops.balance import Config, weighted_balance
+from holdfast.ops.routing import GATES
 
 U = torch.randn(3, 7, 8, generator=torch.Generator().manual_seed(0))
 

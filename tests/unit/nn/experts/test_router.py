@@ -7,20 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from holdfast.nn.experts.router import (
-    GATES,
-    MAX_SCALE,
-    POSITIONS,
-    CosineRouter,
-    LinearRouter,
-    RandomRouter,
-    RouterProducts,
-    choose,
-    cosine_scores,
-    folded_scores,
-    make_router,
-    route,
-)
+from holdfast.nn.experts.router import POSITIONS, CosineRouter, LinearRouter, RandomRouter, make_router, route
+from holdfast.ops.routing import GATES, MAX_SCALE, RouterProducts, choose, cosine_scores, folded_scores
 
 U = torch.randn(7, 6, generator=torch.Generator().manual_seed(0))
 

@@ -29,7 +29,6 @@ from holdfast.nn.graft.attention import (
     insert_attention,
     remove_attention,
 )
-from holdfast.nn.memory.general import GeneralSettings
 from tests import tiny
 
 KIN = {
@@ -313,8 +312,6 @@ def test_gradient_checkpointing(family, networks):
 def test_unsupported_attention_raises():
     with pytest.raises(BadInput, match=r"TransformerEncoderLayer.*Bert"):
         insert_attention(nn.ModuleList([nn.TransformerEncoderLayer(8, 2)]), [0])
-    with pytest.raises(BadInput, match="`attention` must be memory, cross or gate, got 'crossed'"):
-        GeneralSettings(attention="crossed")
 
 
 def test_known_class_name_with_other_function_raises(networks):

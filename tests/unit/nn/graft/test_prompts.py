@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.vision import VisionTransformer
 from holdfast.nn.graft.insert import PromptedLayer, insert_prompts, prompt_parameters
-from holdfast.nn.model import tune
+from holdfast.nn.tuning import tune
 from tests.unit.nn.transformers import transformer
 
 FAMILIES = ["vit", "deit", "dinov2"]

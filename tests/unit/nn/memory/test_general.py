@@ -74,8 +74,6 @@ def test_invalid_settings_raise():
         plan_reads("single", depth=12, general=12, layers=[3, 3])
     with pytest.raises(BadInput, match=r"3 .* 2 layers"):
         plan_reads("chunk-gated", depth=12, general=2, layers=[1, 2, 3])
-    with pytest.raises(BadInput, match="`strategy` must be single, multi, gated or chunk-gated, got 'chunked'"):
-        plan_reads("chunked", depth=12, general=12)
 
 
 def test_gate_is_a_weighted_mean_per_token():

@@ -297,12 +297,8 @@ def test_published_sizes():
     ("options", "message"),
     [
         ({"heads": 5}, r"neck.heads=5 .* 12 .*neck.label_width=7"),
-        ({"heads": 0}, "heads.*got 0"),
-        ({"context": "all"}, "`context` must be support, batch, self or none, got 'all'"),
         ({"real": 0, "slots": 0, "across": False}, "neck.real"),
         ({"context": "none", "slots": 0}, "neck.context=none.*slots"),
-        ({"real": -1}, "real.*-1"),
-        ({"label_width": 0}, "at least 1"),
     ],
 )
 def test_invalid_options_raise(options, message):

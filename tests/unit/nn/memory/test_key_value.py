@@ -121,20 +121,6 @@ def test_frozen_memory_stays_frozen_after_loading_grown_weights():
     assert not any(p.requires_grad for p in fresh.parameters())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"slots": 0}, "at least 1"),
-        ({"top": 0}, "at least 1"),
-        ({"temperature": 0.0}, "temperature.*0"),
-        ({"similarity": "dots"}, "`similarity` must be dot, scaled or cosine, got 'dots'"),
-    ],
-)
-def test_bad_input(options, message):
-    with pytest.raises(BadInput, match=message):
-        memory(**options)
-
-
 def test_growth_needs_a_slot():
     with pytest.raises(BadInput, match="at least one slot"):
         memory().grow(0, domain=1)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from holdfast.accel.table_reads import select_pairs
 from holdfast.core.errors import BadInput
-from holdfast.nn.memory import product_key, read
-from holdfast.nn.memory.product_key import ProductKeyMemory, select
-from tests.devices import GPU, KERNEL_DEVICES, interpret_kernels
+from holdfast.nn.memory.product_key import ProductKeyMemory
+from tests.devices import GPU
 
 B, WIDTH = 11, 12
 
@@ -56,23 +56,17 @@ def test_selected_pairs_are_best_and_unique(n, k, dtype):
     check_selection(torch.randn(2, 50, n).to(dtype), k)
 
 
-@pytest.mark.parametrize("device", KERNEL_DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("n", "k"), SIZES)
-def test_kernels_select_the_best_pairs(n, k, dtype, device, monkeypatch):
-    if device == "cpu":
-        interpret_kernels(monkeypatch, product_key)
-    check_selection(torch.randn(2, 6, n, device=device).to(dtype), k)
+def test_kernels_select_the_best_pairs(n, k, dtype, kernel_device):
+    check_selection(torch.randn(2, 6, n, device=kernel_device).to(dtype), k)
 
 
-@pytest.mark.parametrize("device", KERNEL_DEVICES)
 @pytest.mark.parametrize("n", [9, 200])
-def test_kernels_select_a_diverged_key(n, device, monkeypatch):
-    if device == "cpu":
-        interpret_kernels(monkeypatch, product_key)
-    scores = torch.randn(2, 6, n, device=device)
+def test_kernels_select_a_diverged_key(n, kernel_device):
+    scores = torch.randn(2, 6, n, device=kernel_device)
     scores[0, :, 5] = torch.nan
-    weights, slots = select(scores, 4, heads=2)
+    weights, slots = select_pairs(scores, 4, heads=2)
     assert bool((slots // n == 5).any(-1).all())
     assert bool(weights.isnan().any(-1).all())
 
@@ -89,18 +83,15 @@ class NoGradient(torch.autograd.Function):
         return None
 
 
-@pytest.mark.parametrize("device", KERNEL_DEVICES)
-def test_weights_without_a_gradient(device, monkeypatch):
-    if device == "cpu":
-        interpret_kernels(monkeypatch, product_key)
-    scores = torch.randn(2, 6, 9, device=device, requires_grad=True)
-    result = NoGradient.apply(select(scores, 4, heads=2)[0])
+def test_weights_without_a_gradient(kernel_device):
+    scores = torch.randn(2, 6, 9, device=kernel_device, requires_grad=True)
+    result = NoGradient.apply(select_pairs(scores, 4, heads=2)[0])
     assert torch.autograd.grad(result.sum(), scores, allow_unused=True) == (None,)
 
 
 def check_selection(scores, k):
     """Compare with all pairs; in bf16 many scores are equal."""
-    weights, slots = (part.transpose(0, 1).flatten(0, 1) for part in select(scores, k, heads=2))  # (r, k) both
+    weights, slots = (part.transpose(0, 1).flatten(0, 1) for part in select_pairs(scores, k, heads=2))  # (r, k) both
     every = (scores[0].float()[:, :, None] + scores[1].float()[:, None]).flatten(1)  # (r, n n)
     chosen = every.gather(1, slots)
     assert torch.equal(chosen.sort(descending=True).values, every.topk(k).values)
@@ -108,29 +99,23 @@ def check_selection(scores, k):
     torch.testing.assert_close(weights, chosen.softmax(-1))
 
 
-@pytest.mark.parametrize("device", KERNEL_DEVICES)
 @pytest.mark.parametrize(("n", "k"), [(9, 9), (40, 7)])
-def test_derivatives_of_selecting_kernels(n, k, device, monkeypatch):
-    if device == "cpu":
-        interpret_kernels(monkeypatch, product_key)
-    scores = torch.randn(2, 6, n, device=device)
-    probe = torch.randn(3, 2, k, device=device)
+def test_derivatives_of_selecting_kernels(n, k, kernel_device):
+    scores = torch.randn(2, 6, n, device=kernel_device)
+    probe = torch.randn(3, 2, k, device=kernel_device)
     results = []
     for leaf in (scores.clone().requires_grad_(), scores.double().requires_grad_()):
-        weights, slots = select(leaf, k, heads=2)
+        weights, slots = select_pairs(leaf, k, heads=2)
         order = slots.argsort()
         total = (weights.gather(-1, order) * probe.to(leaf.dtype)).sum()
         results.append(torch.autograd.grad(total, leaf)[0])
     torch.testing.assert_close(results[0].double(), results[1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("device", KERNEL_DEVICES)
-def test_kernels_read_what_plain_operations_read(device, monkeypatch):
-    memory, z = small(top=7).to(device), torch.randn(B, WIDTH, device=device, requires_grad=True)
-    exact, wide = small(top=7).to(device, torch.float64), z.detach().double().requires_grad_()
-    if device == "cpu":
-        interpret_kernels(monkeypatch, product_key, read)
-    probe = torch.randn(B, WIDTH, device=device)
+def test_kernels_read_what_plain_operations_read(kernel_device):
+    memory, z = small(top=7).to(kernel_device), torch.randn(B, WIDTH, device=kernel_device, requires_grad=True)
+    exact, wide = small(top=7).to(kernel_device, torch.float64), z.detach().double().requires_grad_()
+    probe = torch.randn(B, WIDTH, device=kernel_device)
     for actual, expected in zip(
         torch.autograd.grad(memory.read(z).content, (z, *memory.parameters()), probe),
         torch.autograd.grad(exact.read(wide).content, (wide, *exact.parameters()), probe.double()),
@@ -165,7 +150,6 @@ def test_initialisation():
     ("settings", "message"),
     [
         ({"slots": 80}, "slots.*80.*81"),
-        ({"slots": 0}, "at least 1"),
         ({"top": 10}, "between 1 and 9"),
         ({"top": 0}, "between 1 and 9"),
         ({"key_width": 9}, "even"),

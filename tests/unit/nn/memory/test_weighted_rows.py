@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from holdfast.nn.memory import read
-from holdfast.nn.memory.read import weighted_rows
-from tests.devices import GPU, KERNEL_DEVICES, interpret_kernels
+from holdfast.accel.table_reads import weighted_rows
+from tests.devices import GPU
 
 # rounding of the result: both sides accumulate in a wider type
 CLOSE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-2}
@@ -36,12 +35,9 @@ def test_values_and_gradients_equal_a_naive_sum(dtype, device, shape):
     check(dtype, device, shape)
 
 
-@pytest.mark.parametrize("device", KERNEL_DEVICES)
 @pytest.mark.parametrize("d", [1, 2, 3, 64, 72])
-def test_kernels_handle_every_width(device, d, monkeypatch):
-    if device == "cpu":
-        interpret_kernels(monkeypatch, read)
-    check(torch.float32, device, {"m": 30, "b": 3, "d": d})
+def test_kernels_handle_every_width(kernel_device, d):
+    check(torch.float32, kernel_device, {"m": 30, "b": 3, "d": d})
 
 
 def check(dtype, device, shape):

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from holdfast.nn.recurrent.cells import BLOCKS, CELLS
+from holdfast.accel.registry import module
+from holdfast.ops.cells import BLOCKS, CELLS
 from tests.devices import GPU, KERNEL_DEVICES
 
 G, A, H, LONGER = 2, 3, 150, 7  # directions, rows of the step, units, rows of the tensors that the step is a slice of
@@ -50,8 +51,7 @@ def test_step_and_backward_equal_the_differentiable_step(name, device):
 @pytest.mark.parametrize("rows", [1, 40])
 def test_products_of_slices(rows, columns, device):
     """With and without sums to add to, for aligned and unaligned sizes."""
-    from holdfast.nn.kernels import recurrent
-
+    recurrent = module("recurrent")
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(G, rows + 2, 92, generator=rng).to(device)[:, 1 : 1 + rows, 4:84]
     weight = torch.randn(G, 80, columns, generator=rng).to(device)

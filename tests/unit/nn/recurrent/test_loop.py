@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from holdfast.nn.recurrent import loop
-from holdfast.nn.recurrent.cells import CELLS, LSTM
-from holdfast.nn.recurrent.loop import fold, unroll
-from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights, reference_step
+from holdfast.accel import recurrent_loop as loop
+from holdfast.accel.graphs import WARM_UP, GraphTable
+from holdfast.accel.recurrent_loop import fold, unroll
+from holdfast.ops.cells import CELLS, LSTM
+from holdfast.ops.recurrent_step import InitialState, Schedule, Weights, reference_step
+from tests.devices import CalledRecorder
 
 ACTIVE = (3, 3, 2, 1)
 
@@ -134,3 +136,42 @@ def test_nothing_is_saved_without_gradients():
     with torch.no_grad():
         _, read = unroll(x, weights, LSTM, Schedule(ACTIVE))
     assert read.shape[1] == 0
+
+
+@pytest.fixture
+def replayed(monkeypatch):
+    """Replays as on a GPU, by calls; yields the recorders."""
+    recorders = []
+
+    def make(device):
+        recorders.append(CalledRecorder(device))
+        return recorders[-1]
+
+    monkeypatch.setattr(loop, "can_capture", lambda x: True)
+    monkeypatch.setattr(loop, "CudaRecorder", make)
+    monkeypatch.setattr(loop, "_graphs", GraphTable())
+    return recorders
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("slots", [0, 3])
+def test_replayed_loops_equal_eager_ones_whatever_comes_between_their_passes(cell, slots, replayed, monkeypatch):
+    x, weights = parts(cell, slots=slots)
+    leaves = learned(x, weights)
+
+    def gradients():
+        pairs = [(x * scale, Schedule(ACTIVE)) for scale in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)]
+        for each, schedule in pairs[:WARM_UP]:
+            torch.autograd.grad(unroll(each, weights, CELLS[cell], schedule)[0].square().sum(), leaves)
+        states = [unroll(each, weights, CELLS[cell], schedule)[0] for each, schedule in pairs[WARM_UP:]]
+        assert all(torch.isfinite(each).all() for each in states)  # results survive later replays
+        some = torch.autograd.grad(states[1].sum(), leaves[-1], retain_graph=True)
+        return [*states, *some, *(g for s in states for g in torch.autograd.grad(s.square().sum(), leaves))]
+
+    actual = gradients()
+    (recorder,) = replayed
+    assert recorder.recorded >= 2
+    assert recorder.launched > 8
+    monkeypatch.setattr(loop, "can_capture", lambda x: False)
+    for a, b in zip(actual, gradients(), strict=True):
+        assert torch.equal(a, b)

@@ -1,1 +1,0 @@
-"""Triton kernels of networks; `holdfast.core.kernels` loads them where they work."""

@@ -1,0 +1,1 @@
+"""Reference implementations in plain torch, with equations and shapes."""
