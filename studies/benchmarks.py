@@ -94,7 +94,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     name: partial(ratios, name)
     for name in (
         "loop", "cache", "methods", "read", "mil", "recurrent", "hma", "gmap", "experts", "kernels", "serve",
-        "engines", "cluster", "serve-watch", "tables", "domainbed", "gpu", "scaling",
+        "engines", "cluster", "serve-watch", "tables", "simple", "batched", "domainbed", "gpu", "scaling",
     )
 }  # fmt: skip
 TABLES["expert-variants"] = expert_variants

@@ -44,8 +44,8 @@ def test_runs_in_workers_equal_runs_in_this_process_even_if_a_worker_is_killed(
 ):
     begin, killed = local._Worker.begin, []
 
-    def begin_and_kill(worker, job, *, limit):
-        begin(worker, job, limit=limit)
+    def begin_and_kill(worker, job, **options):
+        begin(worker, job, **options)
         if not killed:
             killed.append(job.id)
             worker.process.end()
@@ -233,11 +233,13 @@ def test_an_encoder_that_fails_affects_its_runs_only(spec, jobs_of, run_jobs, tm
 
 
 def test_inputs_are_computed_once_while_other_jobs_run(spec, jobs_of, run_jobs, tmp_path, monkeypatch):
-    begun, fill, begin = [], local._Worker.fill, local._Worker.begin
-    monkeypatch.setattr(local._Worker, "fill", lambda *args, **more: (begun.append("fill"), fill(*args, **more)))
-    monkeypatch.setattr(
-        local._Worker, "begin", lambda self, job, **more: (begun.append(job.spec.tune), begin(self, job, **more))
-    )
+    begun, begin = [], local._Worker.begin
+
+    def begin_and_note(worker, job, *, fills=False, **options):
+        begun.append("fill" if fills else job.spec.tune)
+        begin(worker, job, fills=fills, **options)
+
+    monkeypatch.setattr(local._Worker, "begin", begin_and_note)
     jobs = jobs_of(replace(spec, tune="frozen"), replace(spec, tune="full"))
     outcomes = run_jobs(Local(2), jobs, tmp_path / "workers", cache=tmp_path / "cache")
     assert begun[:2] == ["fill", "full"]
