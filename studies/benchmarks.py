@@ -37,7 +37,7 @@ def _target(results: list[dict[str, Any]], case: str) -> str:
     targets = list(dict.fromkeys(result["bar"] for result in results if result["bar"] is not None))
     minimum = case in LOWER_BOUNDS or any(result.get("at_least") for result in results)
     bound = "at least" if minimum else "at most"
-    return f"{bound} {' / '.join(f'{target:g}' for target in targets)}" if targets else "-"
+    return f"{bound} {' / '.join(f'{target:.3g}' for target in targets)}" if targets else "-"
 
 
 def ratios(bench: str) -> list[str]:
@@ -94,7 +94,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     name: partial(ratios, name)
     for name in (
         "loop", "cache", "methods", "read", "mil", "recurrent", "hma", "gmap", "experts", "kernels", "serve",
-        "engines", "cluster", "serve-watch", "tables", "domainbed", "gpu", "scaling",
+        "engines", "cluster", "serve-watch", "tables", "simple", "batched", "domainbed", "gpu", "scaling",
     )
 }  # fmt: skip
 TABLES["expert-variants"] = expert_variants

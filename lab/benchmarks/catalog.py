@@ -21,6 +21,7 @@ _ABOUT = {  # function in lab.benchmarks, description
     "kernels": ("kernels:run", "training steps of complete networks without one module of GPU kernels at a time"),
     "scaling": ("scaling:run", "growth of cost with steps, batch, domains, slots, experts and runs, as exponents"),
     "serve": ("serve:run", "server with 32 clients, compared with offline prediction"),
+    "batched": ("batched:run", "nine small networks trained as one batched computation, compared with one by one"),
     "simple": ("simple:run", "simple baselines of a comparison, compared with scikit-learn on the same rows"),
     "tables": ("tables:run", "1 million rows of 50 mixed columns: read, audited and prepared, time and memory"),
     "recurrent": ("read:run_recurrent", "LSTM with a memory bank, compared with torch.nn.LSTM"),
