@@ -87,6 +87,7 @@ def compare(
     chosen = {name: settings.pop(name) for name in ("encoder", "tune", "plan") if name in settings}
     if "method" in settings:
         chosen["methods"] = options.words(settings.pop("method"))
+    keywords = {**run.keywords(), **chosen}  # checks them before processes wait for one another
     with (
         process_group(run.device),
         progress(run.json) as shown,
@@ -95,7 +96,7 @@ def compare(
         result = compare_methods(
             data, settings=settings, watch=listener, model=model, baselines=not no_baselines,
             combinations=not no_combinations, search_rate=run.search_rate, unlabelled=run.unlabelled,
-            empty_labels=run.empty_labels, analyse=options.words(run.analyse), **{**run.keywords(), **chosen},
+            empty_labels=run.empty_labels, analyse=options.words(run.analyse), **keywords,
         )  # fmt: skip
         if model is not None and not result.why_no_model:
             refit(result, model, device=run.device, cache=not run.no_cache, watch=listener)

@@ -105,6 +105,7 @@ def fit(
     from holdfast.folders.card import to_predict
     from holdfast.train.progress import with_logging
 
+    settings = run.merged_settings(context)
     with (
         process_group(run.device),
         progress(run.json) as shown,
@@ -112,7 +113,7 @@ def fit(
     ):
         result = train(
             data, method=method, out=out, keep_sample=keep_sample, left_out=left_out, columns=run.columns,
-            pretrain_steps=pretrain_steps, settings=run.merged_settings(context), watch=listener, budget=budget,
+            pretrain_steps=pretrain_steps, settings=settings, watch=listener, budget=budget,
             started=started(),
             **run.some(
                 "encoder", "tune", "metric", "steps", "batch", "lr", "seed", "device", "examples", "unlabelled",
