@@ -23,7 +23,6 @@ from holdfast.data.splits import drop_test_domains
 from holdfast.defaults import LIMIT
 from holdfast.record import LOWER_IS_BETTER, RunRecord, read
 from holdfast.spec import Spec
-from holdfast.stats.decision import Decision
 from holdfast.stats.labels import BASELINE, COMBINED, SIMPLE, SOUP, grouped
 from holdfast.train.board import ALL_DOMAINS, RateChoice, final_rates, is_searchable, score_of
 from holdfast.train.comparison import MODEL_FACTOR, Comparison, model_seconds
@@ -82,7 +81,7 @@ def refit(
             watch.note(f"training {done.decision.label} on all domains")
         try:
             with until(deadline):
-                _train_members(members, dataset, folder, _left_out_runs(done, done.decision), options, soup=is_soup)
+                _train_members(members, dataset, folder, _left_out_runs(done, workspace), options, soup=is_soup)
             return folder
         except TimeUp:
             shutil.rmtree(_drafts(folder), ignore_errors=True)
@@ -206,13 +205,15 @@ def fit_with_rates(
     return best, RateChoice(spec.method, ALL_DOMAINS, rate, {lr: sign * score for lr, score in scores.items()})
 
 
-def _left_out_runs(done: Comparison, decision: Decision) -> CollectedRuns | None:
-    """Return the outputs of the chosen runs for the domains that they left out; None if they were not stored."""
+def _left_out_runs(done: Comparison, workspace: Workspace) -> CollectedRuns | None:
+    """Return the outputs of the chosen runs for the domains that they left out; None if they were not stored.
+
+    `workspace` has the rows that the runs were trained on, whose features the model stores with these outputs.
+    """
     from holdfast.uncertainty.left_out import collect
 
-    rows = decision.spec.get("rows") or 0
-    workspace = Workspace(done.dataset, out=done.report.parent).sampled(rows)
-    return collect(grouped(done.records)[decision.label], {record.id: record for record in done.records}, workspace)
+    assert done.decision is not None
+    return collect(grouped(done.records)[done.decision.label], {each.id: each for each in done.records}, workspace)
 
 
 def _train_member(

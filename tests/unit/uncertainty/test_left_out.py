@@ -54,6 +54,23 @@ def test_features_are_those_of_the_saved_model(chosen):
         assert np.abs(computed - row).max(axis=1).min() < 1e-3
 
 
+def test_a_model_of_a_sample_of_the_rows_has_features_too(tmp_path):
+    settings = {**QUICK["settings"], "rows": 90}
+    done = compare(
+        DATA,
+        methods="erm",
+        seeds=1,
+        out=tmp_path,
+        model=tmp_path / "model",
+        baselines=False,
+        steps=20,
+        settings=settings,
+    )
+    saved = load_model(refit(done, tmp_path / "model"))
+    assert done.decision.spec["rows"] == 90
+    assert saved.left_out.projection is not None
+
+
 def test_combination_stores_the_outputs_of_its_mixture(tmp_path):
     done = compare(DATA, methods="erm", seeds=2, out=tmp_path, **QUICK)
     choice = next(record for record in done.records if record.spec["method"] == "ensemble(stack)")
