@@ -69,7 +69,7 @@ REFUSED = {
         "row 31, column 'm' has '2024-01-03', expected a date such as 31.01.2024"),
     "infinite values": (
         [{3: np.inf, 5: -np.inf}.get(i, float(i)) for i in range(ROWS)],
-        "2 bad cells in 2 rows: column 'm' has inf (row 4), -inf (row 6), expected a finite number"),
+        "2 bad cells in 2 rows: column 'm' has 'inf' (row 4), '-inf' (row 6), expected a finite number"),
 }  # fmt: skip
 
 

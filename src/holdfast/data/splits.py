@@ -70,6 +70,10 @@ class DomainRows:
         """Whether the domain has validation rows but no training rows."""
         return bool(self.splits) and len(self.splits["valid"]) > 0 and not len(self.splits["train"])
 
+    def only_tests(self) -> bool:
+        """Whether the file marks splits and no row of this domain for training."""
+        return bool(self.splits) and not len(self.splits["train"])
+
     def train_valid(self, valid: float, seed: int, *, least: int = 2) -> tuple[Part, Part]:
         """Return (train, valid); rows of the test split are in neither.
 

@@ -53,7 +53,11 @@ def unseen_stage(
     sources: Sequence[DomainRows], targets: Sequence[DomainRows], *, valid: float | None, seed: int, oracle: bool,
     inside: bool = False, scored: str = "test",
 ) -> Stage:  # fmt: skip
-    """Train on the sources and score on the targets; the oracle gets a share of every target, `VALID` by default."""
+    """Train on the sources and score on the targets; the oracle gets a share of every target, `VALID` by default.
+
+    Sources without a row that is marked for training are left out, unless no source has one.
+    """
+    sources = [source for source in sources if not source.only_tests()] or sources
     share = VALID if inside else validation_share(sources)
     train, chosen = _split(sources, share if valid is None else valid, seed)
     valid = VALID if valid is None else valid

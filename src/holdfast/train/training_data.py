@@ -15,6 +15,7 @@ from holdfast.data import load
 from holdfast.data.dataset import Dataset
 from holdfast.data.readers.columns import listed
 from holdfast.data.readers.in_memory import Source
+from holdfast.data.splits import TRAIN
 from holdfast.data.unlabelled import EMPTY_LABELS
 from holdfast.spec import Spec
 from holdfast.tasks.base import Task
@@ -54,12 +55,25 @@ def imbalance_note(dataset: Dataset, metric: str) -> str:
     return f"the {words} only {share} of the rows, {cause}: use --metric macro_f1 or balanced_accuracy"
 
 
+def only_tested_note(dataset: Dataset) -> str:
+    """Return a note on domains of which no row is marked for training, or an empty string."""
+    if dataset.split is None:
+        return ""
+    names = [name for name in dataset.domains if not (dataset.split[dataset.rows_of(name)] == TRAIN).any()]
+    if not names or len(names) == len(dataset.domains):
+        return ""
+    return f"the split column marks no row of {listed(names, limit=5)} for training, so that they are only tested"
+
+
 def scoring_notes(dataset: Dataset, task: str, metric: str) -> list[str]:
-    """Return notes on what scores hide: missing and rare classes, and domains with few rows; empty ones included."""
+    """Return notes on what scores hide: missing and rare classes, small domains, domains that are only tested.
+
+    Empty ones are included.
+    """
     counts = np.bincount(dataset.domain[dataset.y >= 0] if dataset.unlabelled else dataset.domain)
     small = small_domain_note({name: int(n) for name, n in zip(dataset.domains, counts, strict=False) if n})
     classes = [absent_classes_note(dataset), imbalance_note(dataset, metric)] if task == "classify" else []
-    return [*classes, small]
+    return [*classes, small, only_tested_note(dataset)]
 
 
 @dataclass(frozen=True)

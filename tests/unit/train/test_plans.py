@@ -265,3 +265,17 @@ def test_a_domain_without_any_known_class_is_an_error():
     stage = replace(stage_of(AllDomains(), THREE["a"], THREE["b"]), test=(Part("c", THREE["c"].rows),))
     with pytest.raises(BadInput, match=r"no class of domain 'c' \(z\) occurs in its training domains"):
         score_known_classes(np.asarray([0, 1] * 10 + [2] * 10), ("n", "p", "z"), Episode("to-c", (stage,)))
+
+
+def test_a_domain_without_training_rows_is_a_target_and_no_source():
+    domains = [marked("a", train=range(6), test=range(6, 9)), marked("b", train=range(9, 15), test=range(15, 18))]
+    domains.append(marked("c", valid=range(18, 20), test=range(20, 24)))
+    episodes = {
+        each.name: each.stages[0] for each in LeaveOneOut().episodes({each.domain: each for each in domains}, 0)
+    }
+    assert [part.domain for part in episodes["to-c"].train] == ["a", "b"]
+    assert rows(episodes["to-c"].test) == {"c": [20, 21, 22, 23]}
+    assert [part.domain for part in episodes["to-a"].train] == ["b"]
+    only = {each.domain: each for each in (domains[0], domains[2])}
+    with pytest.raises(BadInput, match="'c' has 0 example"):
+        list(LeaveOneOut().episodes(only, 0))
