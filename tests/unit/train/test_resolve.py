@@ -11,6 +11,7 @@ from holdfast.api import compare
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Vectors
+from holdfast.data.splits import SPLITS
 from holdfast.data.synthetic import world
 from holdfast.methods.erm import ERM
 from holdfast.search.sweep import sweep
@@ -18,7 +19,7 @@ from holdfast.train.plans import LeaveOneOut
 from holdfast.train.resolve import Request, resolve, single_run, with_methods
 from holdfast.train.settings import make_spec
 from holdfast.train.slate import choose_methods
-from holdfast.train.training_data import imbalance_note
+from holdfast.train.training_data import imbalance_note, only_tested_note
 from holdfast.train.workspace import Workspace
 
 DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)
@@ -239,3 +240,10 @@ def test_rare_classes_are_reported_with_accuracy(counts, metric, note):
     assert text.startswith(note)
     assert bool(text) == bool(note)
     assert not text or text.endswith(": use --metric macro_f1 or balanced_accuracy")
+
+
+def test_domains_without_training_rows_are_noted():
+    data = world("vector", "rotation", domains=3, size=6, seed=0)
+    marks = np.where(data.domain == 2, SPLITS.index("test"), SPLITS.index("train"))
+    assert only_tested_note(data) == only_tested_note(replace(data, split=np.zeros(len(data), dtype=int))) == ""
+    assert repr(data.domains[2]) in only_tested_note(replace(data, split=marks))
