@@ -3,6 +3,8 @@
 Shapes: b batch, m slots of the queue, d width.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -26,6 +28,18 @@ class MemoryContrastive(Method):
 
     def setup(self) -> None:
         self.queue = Queue(self.settings.slots, self.model.width, 0).to(self.device)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any) -> None:
+        """Load the state, in checkpoints of earlier versions with the queue as `keys`, `labels` and `cursor`."""
+        if f"{prefix}keys" in state_dict:
+            labels, extra = state_dict.pop(f"{prefix}labels"), dict(state_dict[f"{prefix}_extra_state"])
+            stored = {
+                "features": state_dict.pop(f"{prefix}keys"), "labels": labels.clamp(min=0), "seen": labels >= 0,
+                "at": torch.tensor(extra.pop("cursor")),
+            }  # fmt: skip
+            state_dict |= {f"{prefix}queue.{name}": value for name, value in stored.items()}
+            state_dict[f"{prefix}_extra_state"] = extra
+        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
 
     def step(self, batch: DomainBatch) -> Metrics:
         with tape() as side:

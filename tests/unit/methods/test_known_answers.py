@@ -187,6 +187,18 @@ def test_the_contrastive_queue_has_the_newest_features():
     assert method.queue.seen.all()
 
 
+def test_the_contrastive_queue_of_an_earlier_version_is_continued():
+    one, other = (MemoryContrastive(linear(), task=Classify(), optimizer=SGD, slots=200) for _ in range(2))
+    one.step(domains())
+    state, queue = one.state_dict(), one.queue
+    earlier = {name: value for name, value in state.items() if not name.startswith("queue.")}
+    earlier |= {"keys": queue.features, "labels": torch.where(queue.seen, queue.labels, -1)}
+    earlier["_extra_state"] = {**state["_extra_state"], "cursor": int(queue.at)}
+    other.load_state_dict(earlier)
+    assert 0 < int(queue.seen.sum()) < 200
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in state.items() if "extra" not in name)
+
+
 def test_dann_discriminator_learns_while_features_confuse_it():
     torch.manual_seed(0)
     model = Model(nn.Linear(4, 4), NoNeck(4), nn.Linear(4, 2))
