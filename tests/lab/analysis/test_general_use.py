@@ -131,15 +131,15 @@ def test_tags_and_answers_use_positions_and_windows(task, folders):
     torch.manual_seed(0)
     encoder = GMap.build(list, **folders, length=24)
     raw, classes = raw_of(task)
-    made = catalog.build("tasks", task, options={}).prepare(encoder, raw, classes)
+    prepared = catalog.build("tasks", task, options={}).prepare(encoder, raw, classes)
     model = Model(encoder, NoNeck(32), Linear(32, len(classes))).eval()
-    examples = Examples(made.store, made.y, ("a", "b"), starts=made.starts)
+    examples = Examples(prepared.store, prepared.y, ("a", "b"), starts=prepared.starts)
     parts = [Part("a", np.arange(4))], [Part("b", np.arange(4, 8))]
 
     def score(part: Part) -> float:
         rows = examples.rows_of(part)
-        kept = examples.map(partial(made.task.evaluate, model), rows.numpy(), targets=True)
-        return made.task.scores(kept, examples.targets(rows), ["nll"])["nll"]
+        kept = examples.map(partial(prepared.task.evaluate, model), rows.numpy(), targets=True)
+        return prepared.task.scores(kept, examples.targets(rows), ["nll"])["nll"]
 
     views = collect_views(model, examples, *parts, seed=0, score=score)
     rows = examples.rows_of(parts[0][0])

@@ -18,7 +18,7 @@ def test_networks_take_steps(name):
 
 def test_a_module_that_is_left_out_is_not_used(monkeypatch):
     monkeypatch.setattr(core, "_supported", lambda name, device, dtype: name)
-    found = [core.usable(name, torch.device("cpu"), torch.float32) for name in ("norm", "memory")]
+    usable = [core.usable(name, torch.device("cpu"), torch.float32) for name in ("norm", "memory")]
     with core.without_kernels("norm"):
         left = [core.usable(name, torch.device("cpu"), torch.float32) for name in ("norm", "memory")]
-    assert (found, left) == (["norm", "memory"], [None, "memory"])
+    assert (usable, left) == (["norm", "memory"], [None, "memory"])
