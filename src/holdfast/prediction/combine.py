@@ -86,14 +86,28 @@ def combine(records: Sequence[RunRecord], workspace: Workspace) -> list[RunRecor
     task = _task(first)
     networks = _best_networks(trained)
     stacks = _stacks(networks, simple, task)
-    combined = [*_soups(trained, workspace, task), *stacks.values()]
-    for method, runs_by_place in ((ENSEMBLE, networks), (STACK_ENSEMBLE, stacks)):
-        combined += _over_seeds(method, runs_by_place, task)
+    combined = list(stacks.values())
+    if _same_rows(trained):
+        combined = [*_soups(trained, workspace, task), *combined]
+        for method, runs_by_place in ((ENSEMBLE, networks), (STACK_ENSEMBLE, stacks)):
+            combined += _over_seeds(method, runs_by_place, task)
+    else:
+        workspace.notes.append("seeds were not combined: they know different classes, so their test rows differ")
     shared = {name: first.spec[name] for name in KEPT if name in first.spec}
     complete = [replace(each.record, spec={**shared, **each.record.spec}) for each in combined]
     for record, each in zip(complete, combined, strict=True):
         save_tensors(outputs_path(out, record.id), stored_outputs(task, each.predictions))
     return complete
+
+
+def _same_rows(runs: Sequence[_Outputs]) -> bool:
+    """Whether all seeds of an episode are scored on the same rows; rows of classes that a seed lacks are not scored."""
+    first: dict[str, _Outputs] = {}
+    for run in runs:
+        own, other = run.y_test, first.setdefault(run.record.episode, run).y_test
+        if own.keys() != other.keys() or not all(np.array_equal(own[d], other[d], equal_nan=True) for d in own):
+            return False
+    return True
 
 
 def _complete_groups(records: Sequence[RunRecord]) -> list[list[RunRecord]]:

@@ -12,7 +12,8 @@ from holdfast.adaptation.adapt import Terms
 from holdfast.api import Comparison, compare, refit
 from holdfast.core.checkpoint import load_tensors, save_tensors
 from holdfast.core.errors import BadInput
-from holdfast.data.raw import Texts
+from holdfast.data.dataset import Dataset
+from holdfast.data.raw import Texts, Vectors
 from holdfast.data.synthetic import world
 from holdfast.estimator import DomainClassifier
 from holdfast.folders.format import Member, load_model
@@ -197,3 +198,16 @@ def test_choice_of_a_combination_is_trained_and_saved(done, tmp_path):
     assert refit(chosen, folder, device="cpu") == folder
     assert (folder / "config.json").stat().st_mtime_ns == stamp  # a finished model is not trained again
     assert not (tmp_path / "model-members").exists()
+
+
+def test_seeds_that_know_different_classes_are_not_averaged(tmp_path):
+    rng = np.random.default_rng(0)
+    y, domain = np.arange(90) % 30, np.repeat([0, 1], 45)  # one or two examples of each class per domain
+    data = Dataset(
+        "rare", Vectors(rng.normal(size=(90, 2)).astype(np.float32)), y, tuple(map(str, range(30))), domain, ("a", "b")
+    )
+    done = compare(
+        data, methods="erm", seeds=3, out=tmp_path, baselines=False, steps=4, settings={"encoder.hidden": [4]}
+    )
+    assert any("seeds were not combined" in note for note in done.notes)
+    assert {record.spec["method"] for record in done.records} == {"erm"}
