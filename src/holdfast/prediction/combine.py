@@ -4,9 +4,9 @@ A combination is computed per target domain from runs that did not see it, and e
 validation rows of the source domains. Its records are rows of the table like any other.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -50,9 +50,9 @@ class _Outputs:
 
     record: RunRecord
     predictions: Predictions
-    y_valid: ByDomain
     y_test: ByDomain
     members: tuple[tuple[RunRecord, float], ...]
+    y_valid: ByDomain = field(default_factory=dict)  # of a run
 
     @property
     def place(self) -> Place:
@@ -128,7 +128,7 @@ def _read(record: RunRecord, workspace: Workspace) -> _Outputs | None:
     bound = task.bound(None if targets is None else targets[rows_of(stored.episode.stages[0].train)])
     scale, y = bound.scale if isinstance(bound, Regress) else None, stored.y
     predictions = predictions_of(task, stored.outputs, y["valid"], scale)
-    return _Outputs(record, predictions, y["valid"], y["test"], ((record, 1.0),))
+    return _Outputs(record, predictions, y["test"], ((record, 1.0),), y["valid"])
 
 
 def _task(record: RunRecord) -> Task:
@@ -160,8 +160,7 @@ def _soups(runs: Sequence[_Outputs], workspace: Workspace, task: Task) -> list[_
     missing = {configuration(run.record) for run in runs if run.record.id not in stored}
     networks = _best_networks([run for run in runs if configuration(run.record) not in missing])
     soups = []
-    for episode in dict.fromkeys(episode for _, episode in networks):
-        members = [run for run in networks.values() if run.record.episode == episode]
+    for members in _by_episode(networks):
         paths = (weights_path(workspace.out, run.record.id) for run in members)
         states = [state for path in paths if (state := stored_tensors(path)) is not None]
         if not len(members) == len(states) > 1:
@@ -202,21 +201,27 @@ def _stacks(networks: Mapping[Place, _Outputs], simple: Sequence[_Outputs], task
             weights = weights_of(task, each, network.y_valid, shrink=True)
             stack = averaged(each, weights, with_valid=True)
             scores = test_fields(task, stack.valid, network.y_valid, stack.thresholds)["test"]
-            stacks[place] = _combined(STACK, own, weights, stack, scores, task, network.y_valid, seed=place[0])
+            stacks[place] = _combined(STACK, own, weights, stack, scores, task, seed=place[0])
     return stacks
 
 
 def _over_seeds(method: str, runs: Mapping[Place, _Outputs], task: Task) -> list[_Outputs]:
     """Average the predictions of all seeds per episode; its validation scores are the means of those of the seeds."""
     averages = []
-    for episode in dict.fromkeys(episode for _, episode in runs):
-        members = [run for run in runs.values() if run.record.episode == episode]
-        if len(members) < 2:
-            continue
-        weights = np.full(len(members), 1 / len(members))
-        mixed = averaged([run.predictions for run in members], weights, with_valid=False)
-        averages.append(_combined(method, members, weights, mixed, _valid(members), task))
+    for members in _by_episode(runs):
+        if len(members) > 1:
+            weights = np.full(len(members), 1 / len(members))
+            mixed = averaged([run.predictions for run in members], weights, with_valid=False)
+            averages.append(_combined(method, members, weights, mixed, _valid(members), task))
     return averages
+
+
+def _by_episode(runs: Mapping[Place, _Outputs]) -> list[list[_Outputs]]:
+    """Return the runs of all seeds per episode."""
+    return [
+        [run for run in runs.values() if run.record.episode == episode]
+        for episode in dict.fromkeys(episode for _, episode in runs)
+    ]
 
 
 def _valid(runs: Sequence[_Outputs]) -> dict[str, Scores]:
@@ -227,7 +232,7 @@ def _valid(runs: Sequence[_Outputs]) -> dict[str, Scores]:
 
 def _combined(
     method: str, runs: Sequence[_Outputs], weights: np.ndarray, predictions: Predictions,
-    valid: Mapping[str, Scores], task: Task, y_valid: ByDomain | None = None, *, seed: int | None = None,
+    valid: Mapping[str, Scores], task: Task, *, seed: int | None = None,
 ) -> _Outputs:  # fmt: skip
     """Return a combination on one target with its record; `members` of its stage name the runs and their weights."""
     members = tuple(
@@ -247,7 +252,7 @@ def _combined(
         "history": [], "members": [{"id": record.id, "weight": round(weight, 6)} for record, weight in members],
     }  # fmt: skip
     record = RunRecord(spec, last.episode, [stage], dict(last.code), dict(last.machine), cost)
-    return _Outputs(record, predictions, y_valid or {}, y, members)
+    return _Outputs(record, predictions, y, members)
 
 
 def final_members(
@@ -260,17 +265,16 @@ def final_members(
     has none gets the rate that most of its runs in the combination have.
     """
     known = {record.id: record for record in records}
-    total: dict[str, float] = {}
+    total, searched_rates = Counter[str](), defaultdict[str, Counter[float]](Counter)
     first: dict[str, RunRecord] = {}
-    searched_rates: dict[str, Counter[float]] = {}
     averaged = combination[0].spec.get("seed") is None  # over seeds, so that each seed is trained
     for record in combination:
         for member in record.stages[-1]["members"]:
             run = known[member["id"]]
             key = configuration(run)
-            total[key] = total.get(key, 0.0) + member["weight"] / len(combination)
+            total[key] += member["weight"] / len(combination)
             first.setdefault(key, run)
-            searched_rates.setdefault(key, Counter()).update([run.spec["lr"]])
+            searched_rates[key][run.spec["lr"]] += 1
     networks = {key: weight for key, weight in total.items() if not is_simple(first[key])}
     if networks:
         best = max(networks, key=lambda key: networks[key])

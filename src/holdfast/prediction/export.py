@@ -27,13 +27,12 @@ from holdfast.nn.backbones.bag import BagBackbone
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.mixed import TwoParts
 from holdfast.nn.backbones.tabular import FIRST, MISSING, UNKNOWN, TableBackbone
-from holdfast.prediction.outputs import label_thresholds
+from holdfast.prediction.outputs import INTERVAL, label_thresholds
 from holdfast.tasks.regress import in_units
 from holdfast.uncertainty.calibration import temperature_of
 
 FORMATS = {"onnx": ".onnx", "torch": ".pt2"}
 TOLERANCE = 1e-4  # of probabilities
-INTERVAL = ("prediction", "low", "high")  # columns of the output of a regression
 MAX_BATCH = 1024  # upper bound of the dynamic batch size
 MAX_COUNTS = 1 << 16  # upper bound of the entries of a bag of n-grams
 SAMPLE_TEXTS = ("one", "two words", "three short words", "a few more words than that")
@@ -340,11 +339,8 @@ def _example_texts(encoder: Backbone) -> list[str]:
 
 def _example_rows(encoder: TableBackbone, rng: np.random.Generator) -> TableRows:
     """Return rows with missing numbers, missing categories and unknown categories."""
-    rows, categories = len(SAMPLE_TEXTS), category_columns(encoder.schema)
-    known = encoder.knots.isfinite().sum(1).cpu().numpy() - 1  # last knot per number column
-    at = (rng.random((rows, len(known))) * (known + 1)).astype(int)
-    numbers = encoder.knots.cpu().numpy()[np.arange(len(known)), at].astype(np.float32)
-    numbers[0, ::2] = np.nan
-    codes = [rng.integers(-2, len(column.categories), rows) for column in categories]
-    stacked = np.stack(codes, axis=1) if codes else np.zeros((rows, 0))
-    return TableRows(encoder.schema, torch.from_numpy(numbers), torch.from_numpy(stacked.astype(np.int32)))
+    rows, knots = len(SAMPLE_TEXTS), encoder.knots.cpu().float()
+    numbers = torch.full((rows, len(knots)), torch.nan)
+    numbers[1 : 1 + knots.shape[1]] = knots.T[: rows - 1].where(knots.T[: rows - 1].isfinite(), torch.nan)
+    limits = [len(column.categories) for column in category_columns(encoder.schema)]
+    return TableRows(encoder.schema, numbers, torch.from_numpy(rng.integers(-2, limits, (rows, len(limits)), np.int32)))

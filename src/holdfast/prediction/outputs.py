@@ -17,6 +17,8 @@ from holdfast.uncertainty.arrays import Predicted
 from holdfast.uncertainty.conformal import METHODS, TASKS, Calibrated, Sets, measure, needed_examples
 from holdfast.uncertainty.left_out import LeftOut
 
+INTERVAL = ("prediction", "low", "high")  # columns of a regression
+
 
 def predict_examples(
     saved: SavedModel, raw: Raw, *, device: torch.device | str = "cpu", calibrated: bool = True,
@@ -52,35 +54,36 @@ def answers(
 
     `observe` receives the predictions, to watch them.
     """
-    predicted, columns = predict_examples(saved, raw, device=device, sets=sets), dict[str, Any]()
-    if saved.predicts == "numbers":
-        columns["prediction"] = predicted.values[:, 0]
-        if predicted.ends is not None:
-            columns["low"], columns["high"] = predicted.ends.T
+    if not saved.predicts:
+        columns = saved.predict_columns(raw, device=device)
     else:
-        columns |= _named(saved, predicted.values)
-        if sets is not None:
-            chosen = predict_sets(saved, sets, raw, predicted.values, device=device)
-            columns["set"] = [chosen_names(saved.classes, row) for row in chosen.values]
-    if observe is not None:
-        observe(raw, predicted)
-    columns |= {"foreign": predicted.foreign, "undecided": predicted.undecided}
+        predicted = predict_examples(saved, raw, device=device, sets=sets)
+        columns = described(saved, predicted)
+        if saved.predicts != "numbers":
+            columns["probabilities"] = [dict(zip(saved.classes, row, strict=True)) for row in predicted.values.tolist()]
+            if sets is not None:
+                chosen = predict_sets(saved, sets, raw, predicted.values, device=device)
+                columns["set"] = chosen_names(saved.classes, chosen.values)
+        if observe is not None:
+            observe(raw, predicted)
+        columns |= {"foreign": predicted.foreign, "undecided": predicted.undecided}
     lists = {n: v.tolist() if isinstance(v, np.ndarray) else v for n, v in columns.items() if v is not None}
     return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
 
 
-def _named(saved: SavedModel, values: np.ndarray) -> dict[str, list[Any]]:
-    """Return the predicted label, or labels, per example and the probabilities by name."""
-    probabilities = [dict(zip(saved.classes, row, strict=True)) for row in values.tolist()]
+def described(saved: SavedModel, predicted: Predicted) -> dict[str, Any]:
+    """Return what is predicted per example by name: a class, the names of labels, or a number and its interval."""
+    if saved.predicts == "numbers":
+        ends = () if predicted.ends is None else predicted.ends.T
+        return dict(zip(INTERVAL, (predicted.values[:, 0], *ends), strict=False))
     if saved.predicts == "labels":
-        names = [chosen_names(saved.classes, row) for row in values >= label_thresholds(saved)]
-        return {"labels": names, "probabilities": probabilities}
-    return {"label": [saved.classes[i] for i in values.argmax(axis=1)], "probabilities": probabilities}
+        return {"labels": chosen_names(saved.classes, predicted.values >= label_thresholds(saved))}
+    return {"label": [saved.classes[i] for i in predicted.values.argmax(axis=1)]}
 
 
-def chosen_names(classes: tuple[str, ...], chosen: np.ndarray) -> list[str]:
-    """Return the names of the predicted labels."""
-    return [name for name, is_chosen in zip(classes, chosen, strict=True) if is_chosen]
+def chosen_names(classes: Sequence[str], chosen: np.ndarray) -> list[list[str]]:
+    """Return the names of the chosen (n, c) classes or labels per example."""
+    return [[name for name, is_chosen in zip(classes, row, strict=True) if is_chosen] for row in chosen]
 
 
 def check_sets(saved: SavedModel, coverage: Any, method: str) -> LeftOut:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import torch
 
@@ -29,6 +30,7 @@ from holdfast.prediction.outputs import (
     chosen_names,
     coordinates,
     coverage_table,
+    described,
     label_thresholds,
     predict_examples,
     predict_sets,
@@ -147,10 +149,34 @@ def predict(
                 f"the new examples differ so much from the left-out domains that only {wanted.effective:.0f} "
                 "calibration examples are effective: the sets may cover less than stated",
             )
-    write_tables(
-        out, _Tables(saved, target, result, calibrated, abstain_above, wanted).of(chunks()), escape_formulas=True
-    )
+    tables = map(_Tables(saved, target, result, calibrated, abstain_above, wanted).table, chunks())
+    if carry and out.suffix != ".csv" and str(data).lower().endswith((".csv", ".tsv")):
+        tables = _with_numbers(tables, len(carry))
+    write_tables(out, tables, escape_formulas=True)
     return result
+
+
+def _with_numbers(tables: Iterable[pa.Table], count: int) -> Iterator[pa.Table]:
+    """Convert the last `count` columns, cells of a text file, to numbers where all cells of the first table are.
+
+    A cell with a leading zero, such as a postal code, is not a number.
+    """
+    kinds: dict[str, pa.DataType] = {}
+    for number, table in enumerate(tables):
+        for name in table.column_names[-count:]:
+            texts = table[name].to_pandas().replace("", None)
+            values = pa.array(pd.to_numeric(texts, errors="coerce"), from_pandas=True)
+            fits = values.null_count == texts.isna().sum() and not texts.str.match(r"[+-]?0\d", na=False).any()
+            if number == 0 and fits and values.null_count < len(values):
+                kinds[name] = values.type
+            if name in kinds:
+                try:
+                    column = (values if fits else table[name]).cast(kinds[name])
+                except pa.ArrowInvalid as error:
+                    fix = "write a csv file, which keeps all cells as they are"
+                    raise BadInput(f"column '{name}' of --with begins with numbers of another kind: {fix}") from error
+                table = table.set_column(table.column_names.index(name), name, column)
+        yield table
 
 
 def _check_abstention(saved: SavedModel, abstain_above: float | None) -> None:
@@ -191,19 +217,18 @@ class _Tables:
     abstain_above: float | None
     sets: Calibrated | None
 
-    def of(self, chunks: Iterable[Dataset]) -> Iterator[pa.Table]:
-        """Yield a table per chunk, with the columns of the input that are copied."""
-        for chunk in chunks:
-            # how the file was read, and which rows were left out
-            notes = (note for note in chunk.notes if READING in note or note.startswith(SKIPPED))
-            self.result.notes = tuple(dict.fromkeys((*self.result.notes, *notes)))
-            table = self._table(self.saved.align(chunk))
-            if chunk.carried is not None:
-                for name, column in zip(chunk.carried.column_names, chunk.carried.columns, strict=True):
-                    table = table.append_column(f"input_{name}" if name in table.column_names else name, column)
-            yield table
+    def table(self, chunk: Dataset) -> pa.Table:
+        """Return the predictions of a chunk, with the columns of the input that are copied."""
+        # how the file was read, and which rows were left out
+        notes = (note for note in chunk.notes if READING in note or note.startswith(SKIPPED))
+        self.result.notes = tuple(dict.fromkeys((*self.result.notes, *notes)))
+        table = self._predictions(self.saved.align(chunk))
+        if chunk.carried is not None:
+            for name, column in zip(chunk.carried.column_names, chunk.carried.columns, strict=True):
+                table = table.append_column(f"input_{name}" if name in table.column_names else name, column)
+        return table
 
-    def _table(self, chunk: Dataset) -> pa.Table:
+    def _predictions(self, chunk: Dataset) -> pa.Table:
         saved, result = self.saved, self.result
         first, result.examples = result.examples, result.examples + len(chunk)
         rows = range(first + 1, first + len(chunk) + 1) if chunk.file_rows is None else chunk.file_rows.tolist()
@@ -218,8 +243,8 @@ class _Tables:
         if self.abstain_above is not None and predicted.foreign is not None:
             answered = predicted.foreign <= self.abstain_above
         result.abstained += int((~answered).sum())
-        describe = {"classes": self._classes, "numbers": self._numbers, "labels": self._labels}[saved.predicts]
-        columns = describe(predicted, answered, chunk)
+        self._score(predicted, answered, chunk)
+        columns = {name: self._column(values, ~answered) for name, values in described(saved, predicted).items()}
         if saved.predicts != "numbers":
             columns |= {f"p_{name}": predicted.values[:, i] for i, name in enumerate(saved.classes)}
         if self.sets is not None and saved.predicts == "classes":
@@ -229,37 +254,47 @@ class _Tables:
         columns |= {name: value for name, value in extra.items() if value is not None}
         return pa.table({"id": pa.array(ids, pa.string()), **columns})
 
-    def _classes(self, predicted: Predicted, answered: np.ndarray, chunk: Dataset) -> dict[str, Any]:
-        codes, truth = predicted.values.argmax(axis=1), class_indices(self.saved, chunk)
-        labels = np.asarray(self.saved.classes, dtype=object)[codes]
-        self._count(np.bincount(codes[answered], minlength=len(self.saved.classes)))
-        self._score(codes == truth, (truth >= 0) & answered)
-        return {"label": pa.array(labels, pa.string(), mask=~answered)}
+    def _column(self, values: Any, masked: np.ndarray) -> pa.Array:
+        """Return numbers, names or sets of names as a column without the masked ones."""
+        if isinstance(values, np.ndarray):
+            return pa.array(values, mask=masked | np.isnan(values))
+        separator = self.saved.record.spec.get("task_args", {}).get("separator") or SEPARATORS[0]
+        texts = [value if isinstance(value, str) else separator.join(value) for value in values]
+        return pa.array(texts, pa.string(), mask=masked)
 
-    def _labels(self, predicted: Predicted, answered: np.ndarray, chunk: Dataset) -> dict[str, Any]:
-        saved = self.saved
-        separator = saved.record.spec.get("task_args", {}).get("separator") or SEPARATORS[0]
-        chosen = [chosen_names(saved.classes, row) for row in predicted.values >= label_thresholds(saved)]
-        self._count((predicted.values >= label_thresholds(saved))[answered].sum(axis=0))
-        if (chunk.y >= 0).any():
-            truth: Dataset = saved.build_task().convert(chunk)
-            known = [chosen_names(truth.classes, row) for row in (() if truth.targets is None else truth.targets)]
-            right = [set(names) == set(own) for names, own in zip(chosen, known, strict=True)]
-            self._score(np.asarray(right), answered)
-        return {"labels": pa.array([separator.join(names) for names in chosen], pa.string(), mask=~answered)}
-
-    def _numbers(self, predicted: Predicted, answered: np.ndarray, chunk: Dataset) -> dict[str, Any]:
-        result, truth = self.result, target_numbers(chunk)
-        scorable = np.isfinite(truth) & answered
-        values, ends = predicted.values[:, 0], () if predicted.ends is None else predicted.ends.T
-        errors = (values - truth)[scorable]
-        self._score(np.zeros(len(truth), dtype=bool), scorable)
-        result.absolute += float(np.abs(errors).sum())
-        result.squared += float((errors**2).sum())
-        if result.sets is not None and predicted.ends is not None:
-            result.sets.add(Sets(predicted.ends), truth, scorable)
-        columns = zip(("prediction", "low", "high"), (values, *ends), strict=False)
-        return {name: pa.array(each, mask=~answered | np.isnan(each)) for name, each in columns}
+    def _score(self, predicted: Predicted, answered: np.ndarray, chunk: Dataset) -> None:
+        """Count the predictions, and score those of examples whose label the model knows."""
+        saved, result, values = self.saved, self.result, predicted.values
+        chosen = right = np.zeros((len(values), 0), dtype=bool)
+        if saved.predicts == "numbers":
+            numbers = target_numbers(chunk)
+            scored = np.isfinite(numbers) & answered
+            errors = (values[:, 0] - numbers)[scored]
+            result.absolute += float(np.abs(errors).sum())
+            result.squared += float((errors**2).sum())
+            if result.sets is not None and predicted.ends is not None:
+                result.sets.add(Sets(predicted.ends), numbers, scored)
+        elif saved.predicts == "labels":
+            chosen, scored = values >= label_thresholds(saved), answered & (chunk.y >= 0).any()
+            if scored.any():
+                truths: Dataset = saved.build_task().convert(chunk)
+                pairs = zip(
+                    chosen_names(saved.classes, chosen),
+                    chosen_names(truths.classes, np.asarray(truths.targets)),
+                    strict=True,
+                )
+                right = np.asarray([set(names) == set(known) for names, known in pairs])
+        else:
+            codes, truth = values.argmax(axis=1), class_indices(saved, chunk)
+            chosen, scored, right = (
+                codes[:, None] == np.arange(values.shape[1]),
+                (truth >= 0) & answered,
+                codes == truth,
+            )
+        result.scored += int(scored.sum())
+        result.right += int(right[scored].sum())
+        for name, count in zip(saved.classes, chosen[answered].sum(axis=0).tolist(), strict=False):
+            result.counts[name] = result.counts.get(name, 0) + count
 
     def _sets(self, sets: Sets, answered: np.ndarray, chunk: Dataset) -> dict[str, Any]:
         """Return the classes of every set as one text, and their number."""
@@ -269,16 +304,8 @@ class _Tables:
         # without a separator that occurs in no name, the text is a JSON list
         separator = next((each for each in SEPARATORS if not any(each in name for name in classes)), None)
         join = separator.join if separator else partial(json.dumps, ensure_ascii=False)
-        texts, size = [join(chosen_names(classes, chosen)) for chosen in sets.values], sets.sizes.astype(np.int64)
-        return {"set": pa.array(texts, pa.string(), mask=~answered), "set_size": pa.array(size, mask=~answered)}
-
-    def _score(self, right: np.ndarray, scorable: np.ndarray) -> None:
-        self.result.scored += int(scorable.sum())
-        self.result.right += int((right & scorable).sum())
-
-    def _count(self, counts: np.ndarray) -> None:
-        for name, count in zip(self.saved.classes, counts.tolist(), strict=True):
-            self.result.counts[name] = self.result.counts.get(name, 0) + count
+        texts, size = map(join, chosen_names(classes, sets.values)), sets.sizes.astype(np.int64)
+        return {"set": pa.array(list(texts), pa.string(), mask=~answered), "set_size": pa.array(size, mask=~answered)}
 
 
 def target_numbers(chunk: Dataset) -> np.ndarray:

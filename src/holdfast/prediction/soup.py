@@ -63,15 +63,12 @@ class Network:
 
 
 def average(states: Sequence[State]) -> dict[str, Tensor]:
-    """Return the mean of every tensor; tensors that are equal or not of floating point are those of the first state."""
-    mean = {}
-    for name, first in states[0].items():
-        values = [state[name] for state in states]
-        if not first.is_floating_point() or all(torch.equal(first, value) for value in values[1:]):
-            mean[name] = first
-        else:
-            mean[name] = torch.stack([value.double() for value in values]).mean(dim=0).to(first.dtype)
-    return mean
+    """Return the mean of every tensor, in double precision, in which that of equal tensors is exact.
+
+    Tensors of integers are those of the first state.
+    """
+    means = {name: torch.stack([state[name].double() for state in states]).mean(dim=0) for name in states[0]}
+    return {name: means[name].to(t.dtype) if t.is_floating_point() else t for name, t in states[0].items()}
 
 
 def choose_members(

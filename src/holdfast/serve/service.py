@@ -37,7 +37,6 @@ class Service:
         self.stored = self._stored()
         if self.saved.task == "masked":
             raise BadInput("a model of the task masked cannot be served: fit a model of another task with its encoder")
-        self.by_column = not self.saved.predicts
         self.sets = None if coverage is None else calibrate(self.saved, coverage, sets)
         self.drift = None
         if watch or log is not None:
@@ -63,14 +62,8 @@ class Service:
         raw = merge(requests)
         if (stored := self._stored()) != self.stored:  # examples were added or deleted
             self.saved, self.stored = load_model(self.folder), stored
-        if self.by_column:
-            columns = self.saved.predict_columns(raw, device=self.device)
-            answers = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        else:
-            answers = answers_of(
-                self.saved, raw, device=self.device, sets=self.sets,
-                observe=None if self.drift is None else self.drift.observe,
-            )  # fmt: skip
+        observe = None if self.drift is None else self.drift.observe
+        answers = answers_of(self.saved, raw, device=self.device, sets=self.sets, observe=observe)
         ids = [id for request in requests for id in (request.ids or [None] * len(request))]
         return [answer if id is None else {"id": id, **answer} for id, answer in zip(ids, answers, strict=True)]
 

@@ -169,13 +169,6 @@ def test_saved_average_predicts_and_adapts(tmp_path, pair):
     assert classifier._model().members[0].saved.record.spec["method"] == "logistic"
 
 
-def test_average_of_networks_with_equal_inputs_is_exported(tmp_path):
-    x, y = np.random.default_rng(0).normal(size=(40, 3)), [0, 1] * 20
-    options = {"encoder": "mlp", "steps": 2, "batch": 4, "settings": {"encoder.hidden": [4]}}
-    folder = averaged(tmp_path / "model", *(DomainClassifier(seed=s, **options).fit(x, y) for s in (0, 1)))
-    assert export(folder, tmp_path / "model.pt2", format="torch").difference < 1e-5
-
-
 def test_damaged_weights_of_members_raise(tmp_path, pair):
     folder = averaged(tmp_path / "model", *pair)
     config = json.loads((folder / "config.json").read_text())

@@ -1,4 +1,4 @@
-"""Combinations of runs that predict numbers, sets of labels and levels, from tables: averages, folders, programs."""
+"""Models for numbers, sets of labels and levels, and averages of them: tables, folders, servers, programs."""
 
 import csv
 import json
@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.adaptation.adapt import Terms, adapt, ledger_of
 from holdfast.api import Comparison, compare, refit
+from holdfast.core.errors import BadInput
 from holdfast.folders.format import load_model
 from holdfast.folders.versions import use_version
 from holdfast.monitor.observe import observe
@@ -100,27 +101,61 @@ def test_a_saved_average_is_the_mean_of_its_members(done, folder):
         assert label_thresholds(saved) == pytest.approx(limits)
 
 
+@pytest.fixture(scope="module", params=["average", "single"])
+def model(request, folder, tmp_path_factory):
+    """The folder of the average, and one of its network alone."""
+    if request.param == "average":
+        return folder
+    return replace(load_model(folder), members=()).save(tmp_path_factory.mktemp("single") / "model")
+
+
 @pytest.mark.parametrize("form", ["torch", pytest.param("onnx", marks=pytest.mark.slow)])
-def test_files_servers_and_programs_agree(done, folder, tmp_path, form):
+def test_files_servers_and_programs_agree(done, model, tmp_path, form):
     if form == "onnx":
         pytest.importorskip("onnxruntime", reason="needs ONNX: pip install 'holdfast[export]'")
     task = done.dataset.task
     data = frame(task, 40, seed=3).assign(colour=["red", "green", None, "blue"] * 10)
     data.to_csv(tmp_path / "new.csv", index=False)
-    predict(folder, tmp_path / "new.csv", tmp_path / "p.csv", device="cpu")
+    result = predict(model, tmp_path / "new.csv", tmp_path / "p.csv", device="cpu")
     rows = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
-    exported = export(folder, tmp_path / f"m{'.onnx' if form == 'onnx' else '.pt2'}", format=form)
+    assert len(rows) == result.examples == result.scored == 40
+    assert (set(result.scores), result.accuracy is None) == (
+        ({"rmse", "mae"}, True) if task == "regress" else (set(), False)
+    )
+    exported = export(model, tmp_path / f"m{'.onnx' if form == 'onnx' else '.pt2'}", format=form)
     about = json.loads(exported.about.read_text())
     program = run(exported.program, program_inputs(about, data))
     columns = ["prediction", "low", "high"] if task == "regress" else [f"p_{name}" for name in about["labels"]]
+    assert (about["output"].get("columns") == columns, "thresholds" in about["output"]) == (
+        task == "regress",
+        task == "multilabel",
+    )
     written = np.asarray([[float(row[name]) for name in columns] for row in rows])
     np.testing.assert_allclose(program, written, atol=1e-3 if task == "regress" else 1e-5)
-    service = Service(folder, device="cpu")
+    service = Service(model, device="cpu")
     inputs = json.loads(data[["size", "colour"]].to_json(orient="records"))
-    answers = service.answer([service.parser.parse(json.dumps({"examples": inputs}).encode())])
-    assert {"regress": "prediction", "multilabel": "labels", "ordinal": "label"}[task] in answers[0]
-    if task == "regress":
-        assert [answer["prediction"] for answer in answers] == pytest.approx(written[:, 0], abs=1e-3)
+    for answer, row in zip(
+        service.answer([service.parser.parse(json.dumps({"examples": inputs}).encode())]), rows, strict=True
+    ):
+        assert answer["foreign"] == pytest.approx(float(row["foreign"]))
+        if task == "regress":
+            assert [answer[name] for name in columns] == pytest.approx([float(row[name]) for name in columns], rel=1e-4)
+        else:
+            label = "|".join(answer["labels"]) if task == "multilabel" else answer["label"]
+            assert label == row["labels" if task == "multilabel" else "label"]
+    if task != "ordinal":
+        with pytest.raises(BadInput, match=f"task {task} has no class probabilities"):
+            load_model(model).probabilities(done.dataset.raw)
+
+
+def test_examples_above_the_percentile_get_no_prediction(done, model, tmp_path):
+    frame(done.dataset.task, 40).to_csv(tmp_path / "new.csv", index=False)
+    result = predict(model, tmp_path / "new.csv", tmp_path / "p.csv", device="cpu", abstain_above=60.0)
+    rows = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
+    name = {"regress": "prediction", "multilabel": "labels", "ordinal": "label"}[done.dataset.task]
+    distant = [row for row in rows if float(row["foreign"]) > 60]
+    assert 0 < result.abstained == len(distant) < 40
+    assert not any(row[name] for row in distant)
 
 
 def program_inputs(about: dict, data: pd.DataFrame) -> dict[str, np.ndarray]:
@@ -135,15 +170,16 @@ def program_inputs(about: dict, data: pd.DataFrame) -> dict[str, np.ndarray]:
     return {"numbers": numbers, "codes": np.asarray(codes, dtype=np.int64).T}
 
 
-def test_an_average_learns_another_domain_and_returns_to_the_version_before(done, folder, tmp_path):
+def test_a_model_learns_another_domain_and_returns_to_the_version_before(done, model, tmp_path):
     task = done.dataset.task
-    new = frame(task, 60, seed=5).assign(domain="d9")
-    new.to_csv(tmp_path / "new.csv", index=False)
-    earlier = frame(task)
-    adapt(folder, tmp_path / "new.csv", Terms(steps=5, force=True, device="cpu"), earlier=[earlier])
-    assert [saved.domains[-1] for _, saved in load_model(folder).all_members] == ["d9", "d9"]
-    use_version(folder, ledger_of(folder), 1)
-    assert "d9" not in load_model(folder).domains
+    frame(task, 60, seed=5).assign(domain="d9").to_csv(tmp_path / "new.csv", index=False)
+    adapt(model, tmp_path / "new.csv", Terms(steps=5, force=True, device="cpu"), earlier=[frame(task)])
+    saved = load_model(model)
+    assert {member.domains[-1] for _, member in saved.all_members} == {"d9"}
+    assert saved.calibration is not None
+    assert (saved.model.scale is not None) == (task == "regress")
+    use_version(model, ledger_of(model), 1)
+    assert "d9" not in load_model(model).domains
 
 
 def test_weights_of_numbers_and_labels():

@@ -39,12 +39,7 @@ MODELS = {
     "text-experts": ("text", "experts+erm", {"tune": "full"}),
     "image-memory": ("image", "memory+erm", {"encoder": "cnn", "settings": MEMORY}),
 }  # fmt: skip
-QUICK = [
-    ("vector-memory", "torch"),
-    ("vector-defaults", "torch"),
-    ("vector-hma", "onnx"),
-    ("text-memory", "onnx"),
-]
+QUICK = [("vector-memory", "torch"), ("vector-defaults", "torch"), ("vector-hma", "onnx"), ("text-memory", "onnx")]
 CASES = [
     pytest.param(name, form, marks=() if (name, form) in QUICK else pytest.mark.slow)
     for name in MODELS
@@ -114,22 +109,6 @@ def test_program_and_model_agree(fitted, tmp_path, name, form):
 def test_description_lists_experts(fitted, tmp_path):
     about = json.loads(export(fitted("text-experts")[0], tmp_path / "m.pt2", format="torch").about.read_text())
     assert about["experts"] == {"count": 6, "top": 2, "layers": 1}
-
-
-def test_program_includes_the_temperature(fitted, tmp_path):
-    folder, model = fitted("vector-memory")
-    raw = model._saved.predict(_vectors(), calibrated=False).values
-    change = np.abs(model._saved.probabilities(_vectors()) - raw).max()
-    done = export(folder, tmp_path / "m.pt2", format="torch")
-    outputs = run(done.program, {"x": examples("vector")})
-    np.testing.assert_allclose(outputs, model.predict_proba(examples("vector")), atol=1e-5)
-    assert model._saved.calibration.temperature == 1.0 or change > 1e-6
-
-
-def _vectors():
-    from holdfast.data.raw import Vectors
-
-    return Vectors(examples("vector"))
 
 
 @pytest.mark.parametrize("form", ["onnx", "torch"])

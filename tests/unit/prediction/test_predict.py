@@ -74,18 +74,6 @@ def test_chunked_reading_gives_the_same_predictions(model, table, monkeypatch, s
     assert (done.examples, done.scored, sum(done.counts.values())) == (N, N, N)
 
 
-def test_calibration_does_not_raise_the_nll_and_can_be_switched_off(model, table):
-    folder, classifier = model
-    home, rows = table
-    right = (rows["label"].to_numpy()[:, None] == np.asarray(classifier.classes_)).argmax(1)
-    nll = {}
-    for on in (True, False):
-        predictions = pd.read_parquet(predict(folder, home / "new.csv", home / "o.parquet", calibrated=on).path)
-        p = predictions[[f"p_{name}" for name in classifier.classes_]].to_numpy()
-        nll[on] = -np.log(p[np.arange(N), right]).mean()
-    assert nll[True] <= nll[False]
-
-
 def test_foreign_examples_get_no_label_with_abstain_above(model, table):
     folder, _ = model
     home, rows = table
@@ -116,6 +104,8 @@ def test_folder_without_calibration_predicts_with_a_note(model, table, tmp_path)
     assert predictions.columns.tolist() == ["id", "label", *(f"p_{name}" for name in classifier.classes_)]
     plain = classifier._model().predict(saved_texts(rows), calibrated=False).values
     np.testing.assert_allclose(predictions.iloc[:, 2:].to_numpy(), plain, atol=1e-6)
+    raw = pd.read_parquet(predict(model[0], home / "new.csv", home / "raw.parquet", calibrated=False).path)
+    np.testing.assert_allclose(raw[[f"p_{name}" for name in classifier.classes_]].to_numpy(), plain, atol=1e-6)
     with pytest.raises(BadInput, match="--abstain-above"):
         predict(folder, home / "new.csv", home / "out.csv", abstain_above=90)
 
@@ -184,13 +174,6 @@ def test_numeric_columns_are_matched_by_name(numbers, tmp_path, suffix):
     )
 
 
-def test_columns_with_a_single_value_in_new_data_are_read(numbers, tmp_path):
-    folder, table = numbers
-    table.assign(pulse=70.0).to_csv(tmp_path / "new.csv", index=False)
-    predict(folder, tmp_path / "new.csv", tmp_path / "out.csv", device="cpu")
-    assert len(pd.read_csv(tmp_path / "out.csv")) == len(table)
-
-
 @pytest.mark.parametrize("other", ["heart", "id"])
 def test_missing_features_are_named(numbers, tmp_path, other):
     folder, table = numbers
@@ -201,6 +184,7 @@ def test_missing_features_are_named(numbers, tmp_path, other):
 
 def test_unknown_columns_are_ignored(numbers, tmp_path):
     folder, table = numbers
+    table = table.assign(pulse=70.0)  # a column with a single value
     table.to_csv(tmp_path / "plain.csv", index=False)
     wide = table.assign(weight=1.0)[["weight", *table.columns]]
     wide.to_csv(tmp_path / "more.csv", index=False)
@@ -219,3 +203,20 @@ def test_model_without_feature_names_uses_column_order(numbers, tmp_path):
     (tmp_path / "old" / "config.json").write_text(json.dumps(config))
     table.rename(columns={"pulse": "heart"}).to_csv(tmp_path / "new.csv", index=False)
     assert predict(tmp_path / "old", tmp_path / "new.csv", tmp_path / "out.csv", device="cpu").examples == len(table)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_copied_numbers_of_text_files_stay_numbers(model, table, monkeypatch, suffix):
+    (folder, _), (home, rows) = model, table
+    small_windows(monkeypatch, 30)
+    more = rows.assign(count=range(N), share=0.5, code="007", gap=[None if i % 9 == 0 else i / 4 for i in range(N)])
+    more.to_csv(home / "new.csv", index=False)
+    carry, out = ["count", "share", "code", "gap"], home / f"out.{suffix}"
+    predict(folder, home / "new.csv", out, device="cpu", carry=carry)
+    read = pd.read_parquet(out) if suffix == "parquet" else pd.read_json(out, lines=True, dtype=False)
+    assert read["count"].tolist() == list(range(N))
+    assert read[["share", "code"]].drop_duplicates().values.tolist() == [[0.5, "007"]]
+    assert (read["gap"].tolist()[1:3], read["gap"].isna().sum()) == ([0.25, 0.5], 10)
+    more.assign(count=["x" if i == 89 else i for i in range(N)]).to_csv(home / "new.csv", index=False)
+    with pytest.raises(BadInput, match="column 'count' of --with begins with numbers"):
+        predict(folder, home / "new.csv", out, device="cpu", carry=carry)
