@@ -13,10 +13,10 @@ import numpy as np
 
 from holdfast.analysis import rounded
 from holdfast.report.axes import Axis
-from holdfast.report.marks import Bars, Rule
-from holdfast.report.plots import Plot, heatmap, style
+from holdfast.report.plots import heatmap
 from holdfast.report.sections import Cell, Figure, Result, RunResult, Section, figure_section, mean_cell
 from holdfast.stats.labels import Groups
+from lab.analysis.routing import domain_bars, domains_of
 
 if TYPE_CHECKING:
     from holdfast.analysis.views import Views
@@ -103,21 +103,24 @@ def layer_cells(runs: Sequence[Result], i: int) -> list[Cell]:
 def draw_panels(run: RunResult) -> list[Figure]:
     """Draw attention per head and layer on the target, attention per domain, then each gate."""
     result = run.result
-    layers = [str(layer) for layer in result["layers"]]
-    by_domain = [[fmean(heads) for heads in domain["mass"]] for _, domain in _domains(result)]
-    y, hover = Axis("attention to the memory", limits=(0, 1)), "of the attention"
-    figure = _domain_bars(result, by_domain, layers, UNIFORM, hover, Axis("layer", names=()), y)
+    domains, layers = domains_of(result), result["layers"]
+
+    def tip(share: str) -> Callable[[str, int, float], str]:
+        return lambda name, layer, value: f"{name}, layer {layer}: {value:.4f} {share}"
+
+    masses = {name: [fmean(heads) for heads in domain["mass"]] for name, domain in domains.items()}
+    y = Axis("attention to the memory", limits=(0, 1))
+    figure = domain_bars(masses, layers, tip("of the attention"), UNIFORM, Axis("layer", names=()), y)
     figures = [
         ("Attention by head, on the target", _draw_heads(run)),
         ("Attention by domain", figure.html(f"general-mass-{run.id}", height=320)),
     ]
     for i, read in enumerate(result["read"]):
         if len(read) > 1:
-            gates = [domain["gates"][i] for _, domain in _domains(result)]
+            gates = {name: domain["gates"][i] for name, domain in domains.items()}
             x, y = Axis("layer of the general model", names=()), Axis("share in the memory", zero=True)
-            figure = _domain_bars(result, gates, [str(n) for n in read], 1 / len(read), "of the memory", x, y)
-            html = figure.html(f"general-gate-{run.id}-{i}", height=300)
-            figures.append((f"Gate of layer {result['layers'][i]}", html))
+            figure = domain_bars(gates, read, tip("of the memory"), 1 / len(read), x, y)
+            figures.append((f"Gate of layer {layers[i]}", figure.html(f"general-gate-{run.id}-{i}", height=300)))
     return figures
 
 
@@ -128,24 +131,3 @@ def _draw_heads(run: RunResult) -> str:
     tip, titles = "layer {y}, head {x}: {z:.4f} of its attention", ("head", "layer")
     figure = heatmap(values, heads, layers, tip, titles=titles, reverse=False)
     return figure.html(f"general-heads-{run.id}", height=170 + 34 * len(values))
-
-
-def _domain_bars(
-    result: Result, heights: Sequence[Sequence[float]], layers: Sequence[str], even: float, share: str, x: Axis, y: Axis
-) -> Plot:
-    """Draw one bar per domain and layer; targets are hatched."""
-    bars = []
-    for index, ((name, _), values) in enumerate(zip(_domains(result), heights, strict=True)):
-        tips = [f"{name}, layer {layer}: {v:.4f} {share}" for layer, v in zip(layers, values, strict=True)]
-        pattern = "/" if name.endswith(", target") else ""
-        bars.append(Bars(layers, values, tips, name=name, colour=style(index)[0], pattern=pattern))
-    return Plot(*bars, x=x, y=y, rules=[Rule(y=even)])
-
-
-def _domains(result: Result) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return every domain with its name in the legend."""
-    return [
-        (domain if side == "sources" else f"{domain}, target", use)
-        for side in SIDES
-        for domain, use in result[side].items()
-    ]

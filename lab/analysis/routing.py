@@ -9,7 +9,7 @@ import base64
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -176,20 +176,34 @@ def _dropped(result: Result, layer: int) -> str:
 
 
 def _draw_load(run: RunResult, layer: int) -> str:
-    result, bars, experts = run.result, [], [str(e) for e in range(run.result["experts"])]
-    domains = [(side, name, domain) for side in ("sources", "targets") for name, domain in result[side].items()]
-    for index, (side, name, domain) in enumerate(domains):
-        is_target = side == "targets"
-        label, load = f"{name}, target" if is_target else name, domain["load"][layer]
-        tips = [
-            f"{label}, expert {e}: {share:.3f} of the tokens, importance {importance:.3f}"
-            for e, share, importance in zip(experts, load, domain["importance"][layer], strict=True)
-        ]
-        pattern = "/" if is_target else ""
-        bars.append(Bars(experts, load, tips, name=label, colour=style(index)[0], pattern=pattern))
+    domains, experts = domains_of(run.result), run.result["experts"]
+    loads = {name: domain["load"][layer] for name, domain in domains.items()}
+
+    def tip(name: str, expert: int, share: float) -> str:
+        importance = domains[name]["importance"][layer][expert]
+        return f"{name}, expert {expert}: {share:.3f} of the tokens, importance {importance:.3f}"
+
     x, y = Axis("expert", names=()), Axis("share of tokens", zero=True)
-    figure = Plot(*bars, x=x, y=y, rules=[Rule(y=1 / result["experts"])])
-    return figure.html(f"experts-{run.id}-{layer}", height=320)
+    return domain_bars(loads, range(experts), tip, 1 / experts, x, y).html(f"experts-{run.id}-{layer}", height=320)
+
+
+def domains_of(result: Result) -> dict[str, Mapping[str, Any]]:
+    """Map the name of every domain in a legend to its numbers."""
+    targets = {f"{name}, target": domain for name, domain in result["targets"].items()}
+    return {**result["sources"], **targets}
+
+
+def domain_bars(
+    heights: Mapping[str, Sequence[float]], names: Sequence[int], tip: Callable[[str, int, float], str], even: float,
+    x: Axis, y: Axis,
+) -> Plot:  # fmt: skip
+    """Draw bars of every domain at these names, with a line at a uniform share; targets are hatched."""
+    bars = []
+    for index, (domain, values) in enumerate(heights.items()):
+        tips = [tip(domain, name, value) for name, value in zip(names, values, strict=True)]
+        pattern = "/" if domain.endswith(", target") else ""
+        bars.append(Bars([*map(str, names)], values, tips, name=domain, colour=style(index)[0], pattern=pattern))
+    return Plot(*bars, x=x, y=y, rules=[Rule(y=even)])
 
 
 def expert_colours(count: int) -> list[tuple[str, int]]:

@@ -112,20 +112,12 @@ def _command(plan: Plan, targets: Sequence[str], name: str) -> list[str]:
         "encoder.statistics": "batch", "schedule": "constant", "warmup": 0, "optimizer": "adam", "weight_decay": 0,
         "augment": "domainbed",
     }  # fmt: skip
-    words = [sys.executable, "-m", "holdfast", "compare", f"{plan.folder}/images", "--methods", "erm", "--seeds", "1"]
-    words += [
-        "--encoder",
-        f"resnet{plan.depth}",
-        "--tune",
-        "full",
-        "--steps",
-        str(plan.steps),
-        "--batch",
-        str(plan.batch),
-    ]
-    words += ["--lr", str(LR), "--device", plan.device, "--no-model", "--no-baselines", "--no-combinations"]
-    words += ["--out", f"{plan.folder}/{name}"]
-    return words + [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    line = (
+        f"-m holdfast compare --methods erm --seeds 1 --encoder resnet{plan.depth} --tune full --steps {plan.steps} "
+        f"--batch {plan.batch} --lr {LR} --device {plan.device} --no-model --no-baselines --no-combinations"
+    )
+    changes = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    return [sys.executable, *line.split(), f"{plan.folder}/images", "--out", f"{plan.folder}/{name}", *changes]
 
 
 def _seconds(command: list[str], text: str, cache: Path) -> float:
@@ -173,23 +165,11 @@ def random_view(image: Image.Image, pixels: int) -> Image.Image:
     image = image.crop((x, y, x + w, y + h)).resize((pixels, pixels), Image.Resampling.BILINEAR)
     if draw(0, 1).item() < 0.5:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    changes = (_brightness, _contrast, _saturation, turn_hue)
-    for i in torch.randperm(len(changes)).tolist():
-        centre = 0 if changes[i] is turn_hue else 1
-        image = changes[i](image, draw(centre - JITTER, centre + JITTER).item())
+    enhancers = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+    for i in torch.randperm(len(enhancers) + 1).tolist():
+        change = draw(-JITTER, JITTER).item()
+        image = enhancers[i](image).enhance(1 + change) if i < len(enhancers) else turn_hue(image, change)
     return image.convert("L").convert("RGB") if draw(0, 1).item() < GREY else image
-
-
-def _brightness(image: Image.Image, factor: float) -> Image.Image:
-    return ImageEnhance.Brightness(image).enhance(factor)
-
-
-def _contrast(image: Image.Image, factor: float) -> Image.Image:
-    return ImageEnhance.Contrast(image).enhance(factor)
-
-
-def _saturation(image: Image.Image, factor: float) -> Image.Image:
-    return ImageEnhance.Color(image).enhance(factor)
 
 
 def turn_hue(image: Image.Image, shift: float) -> Image.Image:

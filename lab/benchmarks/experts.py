@@ -11,22 +11,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import ViTConfig
 
 from holdfast.core.batch import DomainBatch
-from holdfast.core.seeds import seeded
 from holdfast.core.tape import tape
-from holdfast.methods.erm import ERM
-from holdfast.methods.optim import Optimizer, OptimizerSettings
-from holdfast.nn.backbones.pretrained import layer_stack, module_from_config
-from holdfast.nn.backbones.vision import VisionTransformer
+from holdfast.nn.backbones.pretrained import layer_stack
 from holdfast.nn.experts.layer import SparseMoE
 from holdfast.nn.experts.router import route
-from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
-from holdfast.nn.necks import NoNeck
-from holdfast.tasks.classify import Classify
-from lab.benchmarks.harness import Result, attempt, busy, one_thread, peak, random_images, ratio, repeated
+from lab.benchmarks.harness import Result, attempt, busy, one_thread, peak, ratio, repeated
+from lab.benchmarks.networks import classifier, random_images, trainer, vit
 
 WIDTH, CLASSES = 384, 65  # of ViT-S/16; the number of classes of Office-Home
 CPU_TARGETS = (1.6, 1.0, 1.8)
@@ -168,12 +161,8 @@ def _network(experts: dict[str, Any] | None, device: torch.device, mode: str) ->
     """Return ViT-S/16 and 160 images, or a small ViT on a CPU, with 6 experts of these settings in two layers."""
     gpu = device.type == "cuda"
     pixels, size = (224, 160) if gpu else (96, 16)
-    config: dict[str, Any] = {"hidden_size": WIDTH, "num_attention_heads": 6, "intermediate_size": 4 * WIDTH}
-    config |= {"num_hidden_layers": 12 if gpu else 4, "image_size": pixels, "patch_size": 16}
-    options = None if experts is None else {"count": 6, **experts}
-    with seeded(0, "init"):
-        backbone = VisionTransformer(module_from_config(ViTConfig(**config)), name="vit", size=pixels, experts=options)
-        model = Model(backbone, NoNeck(WIDTH), Linear(WIDTH, CLASSES), precision="bf16" if gpu else "fp32").to(device)
+    backbone = vit(pixels, 12 if gpu else 4, experts=None if experts is None else {"count": 6, **experts})
+    model = classifier(backbone, WIDTH, CLASSES, device, precision="bf16" if gpu else "fp32")
     if mode != "eager":  # layer by layer: equal layers are compiled once
         for layer in layer_stack(backbone.module):
             layer.compile(options=MODES[mode])
@@ -183,8 +172,7 @@ def _network(experts: dict[str, Any] | None, device: torch.device, mode: str) ->
 def _steps(experts: dict[str, Any] | None, device: torch.device, mode: str) -> Callable[[], None]:
     """Return training steps with the balance loss and Adam."""
     model, batch = _network(experts, device, mode)
-    optimizer = partial(Optimizer, OptimizerSettings(optimizer="adam", lr=5e-5))
-    method = ERM(model, task=Classify(), optimizer=optimizer).train()
+    method = trainer(model, optimizer="adam", lr=5e-5)
     return partial(_repeat, lambda: method.step(batch), 2 if device.type == "cuda" else 1, mode)
 
 

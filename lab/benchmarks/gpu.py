@@ -29,22 +29,17 @@ from holdfast.data.synthetic import world
 from holdfast.engines.local import Local
 from holdfast.engines.work import run_all
 from holdfast.methods.captured import captured_steps
-from holdfast.methods.erm import ERM
-from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.resnet import ResNet
-from holdfast.nn.heads import Linear
-from holdfast.nn.model import Model
-from holdfast.nn.necks import NoNeck
 from holdfast.record import RunRecord
-from holdfast.tasks.classify import Classify
 from holdfast.train.assemble import placed
 from holdfast.train.fit import train_step
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import Request, resolve
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
-from lab.benchmarks.harness import Result, attempt, one_thread, random_images, seconds
+from lab.benchmarks.harness import Result, attempt, one_thread, seconds
+from lab.benchmarks.networks import classifier, random_images, trainer, vit
 
 CLASSES, DOMAINS = 7, 3
 
@@ -85,7 +80,7 @@ def run(device: torch.device) -> list[Result]:
     with one_thread():
         for name, make, size, bar in (
             ("ResNet", _resnet, sizes.resnet_batch, 20.0),
-            ("ViT-S/16", _vit, sizes.vit_batch, 21.0),
+            ("ViT-S/16", lambda sizes: vit(sizes.pixels, sizes.layers), sizes.vit_batch, 21.0),
         ):
             times = {mode: step_seconds(make(sizes), size, sizes, device, mode) for mode in ("auto", "off")}
             case = f"{name}, step of {size} images"
@@ -117,10 +112,8 @@ def run(device: torch.device) -> list[Result]:
 def step_seconds(backbone: Backbone, size: int, sizes: Sizes, device: torch.device, compile: str) -> float:
     """Return the median duration of a training step in bf16 on a GPU, with the drawing of its batch."""
     precision = "bf16" if device.type == "cuda" else "fp32"
-    ends = NoNeck(backbone.width), Linear(backbone.width, CLASSES)
-    model = placed(Model(backbone, *ends, precision=precision), device)
-    make = partial(Optimizer, OptimizerSettings(optimizer="adam", lr=5e-5))
-    method = ERM(model, task=Classify(), optimizer=make).train()
+    model = placed(classifier(backbone, backbone.width, CLASSES, device, precision=precision), device)
+    method = trainer(model, optimizer="adam", lr=5e-5)
     data, each = random_images(4 * size, sizes.pixels, CLASSES, device), 4 * size // DOMAINS
     assert isinstance(data.x, torch.Tensor)
     splits = [Part(f"d{i}", np.arange(i * each, (i + 1) * each)) for i in range(DOMAINS)]
@@ -140,18 +133,6 @@ def step_seconds(backbone: Backbone, size: int, sizes: Sizes, device: torch.devi
 def _resnet(sizes: Sizes) -> Backbone:
     with seeded(0, "init"):
         return ResNet(depth=sizes.depth, stem="large" if sizes.pixels >= 96 else "small", size=sizes.pixels)
-
-
-def _vit(sizes: Sizes) -> Backbone:
-    from transformers import ViTConfig
-
-    from holdfast.nn.backbones.pretrained import module_from_config
-    from holdfast.nn.backbones.vision import VisionTransformer
-
-    config: dict[str, Any] = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}
-    config |= {"num_hidden_layers": sizes.layers, "image_size": sizes.pixels, "patch_size": 16}
-    with seeded(0, "init"):
-        return VisionTransformer(module_from_config(ViTConfig(**config)), name="vit", size=sizes.pixels)
 
 
 class Pace(NamedTuple):

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.batch import DomainBatch
 from holdfast.core.tape import ScopedValue
 
 
@@ -93,14 +92,6 @@ def passes(
     """Return forward and backward passes with gradients of the input and every parameter."""
     leaves = (x, *module.parameters())
     return repeated(lambda: torch.autograd.grad(forward(x), leaves, grad), count)
-
-
-def random_images(size: int, pixels: int, classes: int, device: torch.device) -> DomainBatch:
-    """Return random images (size, 3, pixels, pixels) of one domain with random labels."""
-    rng = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (size, 3, pixels, pixels), generator=rng).to(torch.uint8)
-    y = torch.randint(0, classes, (size,), generator=rng)
-    return DomainBatch(images.to(device), y.to(device), (0,), (size,))
 
 
 def seconds(function: Callable[[], object], device: torch.device) -> float:

@@ -8,23 +8,14 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from transformers import ViTConfig
 
-from holdfast.core.seeds import seeded
-from holdfast.methods.base import Method
 from holdfast.methods.erm import ERM
 from holdfast.methods.hma import HMA
-from holdfast.methods.optim import Optimizer, OptimizerSettings
-from holdfast.nn.backbones.pretrained import module_from_config
-from holdfast.nn.backbones.vision import VisionTransformer
-from holdfast.nn.heads import Linear
 from holdfast.nn.memory.block import BlockSettings, MemoryBlock
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
-from holdfast.nn.model import Model
-from holdfast.nn.necks import NoNeck
 from holdfast.nn.tuning import tune
-from holdfast.tasks.classify import Classify
-from lab.benchmarks.harness import Result, one_thread, passes, peak, random_images, ratio, repeated
+from lab.benchmarks.harness import Result, one_thread, passes, peak, ratio, repeated
+from lab.benchmarks.networks import classifier, random_images, trainer, vit
 
 CLASSES = 47  # classes of DTD
 
@@ -82,16 +73,10 @@ def _steps(method_class: type[HMA] | type[ERM], mode: str, device: torch.device)
     gpu = device.type == "cuda"
     pixels, count, size = (224, 4, 128) if gpu else (96, 1, 32)
     width, depth, patch = (768, 12, 32) if gpu else (192, 4, 16)
-    with seeded(0, "init"):
-        config = ViTConfig(
-            hidden_size=width, num_hidden_layers=depth, num_attention_heads=width // 64, intermediate_size=4 * width,
-            image_size=pixels, patch_size=patch,
-        )  # fmt: skip
-        backbone = VisionTransformer(module_from_config(config), name="vit", size=pixels)
-        tune(backbone, mode)
-        build_neck = partial(HeterogeneousMemory, real=4 * size, slots=16 if gpu else 4)
-        neck = build_neck(backbone.width, CLASSES) if method_class is HMA else NoNeck(backbone.width)
-        model = Model(backbone, neck, Linear(neck.width, CLASSES)).to(device)
-    settings = OptimizerSettings(optimizer="sgd", lr=0.003, weight_decay=0.0)
-    method: Method = method_class(model, task=Classify(), optimizer=partial(Optimizer, settings)).to(device).train()
+    backbone, neck = vit(pixels, depth, width=width, patch=patch), width
+    tune(backbone, mode)
+    if method_class is HMA:
+        neck = HeterogeneousMemory(width, CLASSES, real=4 * size, slots=16 if gpu else 4)
+    model = classifier(backbone, neck, CLASSES, device)
+    method = trainer(model, method_class, optimizer="sgd", lr=0.003, weight_decay=0.0)
     return repeated(partial(method.step, random_images(size, pixels, CLASSES, device)), count)

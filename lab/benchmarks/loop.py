@@ -15,17 +15,13 @@ from holdfast.data.batches import Batches, Examples
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
 from holdfast.data.splits import Part
-from holdfast.methods.erm import ERM
-from holdfast.methods.optim import Optimizer, OptimizerSettings
-from holdfast.nn.model import Model
-from holdfast.nn.necks import NoNeck
-from holdfast.tasks.classify import Classify
 from holdfast.train.fit import fit
 from holdfast.train.run import train
 from holdfast.train.select import newest
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
 from lab.benchmarks.harness import Result, one_thread, ratio, seconds
+from lab.benchmarks.networks import classifier, trainer
 
 WIDTH, HIDDEN, CLASSES, SIZE, BATCH, STEPS = 384, 256, 2, 2000, 32, 100
 CACHE_SIZE, CACHE_STEPS = 600, 20
@@ -52,8 +48,7 @@ def _mlp() -> nn.Sequential:
 
 def _fit(examples: Examples, splits: list[Part]) -> None:
     torch.manual_seed(0)
-    model = Model(_mlp(), NoNeck(HIDDEN), nn.Linear(HIDDEN, CLASSES)).to(examples.device)
-    method = ERM(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings()))
+    method = trainer(classifier(_mlp(), HIDDEN, CLASSES, examples.device))
     batches = Batches(examples, splits, BATCH, generator=generator(0, "batches"))
     fit(method, batches, lambda: ({"d0": 0.0}, {"d0": 0.0}), steps=STEPS, every=STEPS, choose=newest)
 

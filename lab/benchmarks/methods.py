@@ -17,14 +17,10 @@ from holdfast.data.batches import Batches, Examples, prepare
 from holdfast.data.splits import Part
 from holdfast.data.synthetic import world
 from holdfast.methods.base import Method, StageInfo
-from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.heads import Linear
-from holdfast.nn.model import Model
-from holdfast.nn.necks import NoNeck
 from holdfast.nn.tuning import tune
-from holdfast.tasks.classify import Classify
 from lab.benchmarks.harness import Result, attempt, one_thread, ratio, repeated
+from lab.benchmarks.networks import classifier, trainer
 
 # erm/erm is a control: its distance from 1 is the noise of the measurement
 TARGETS = {
@@ -77,12 +73,10 @@ def method_on(name: str, encoder: Backbone, device: torch.device) -> Method:
     with seeded(0, "init"):
         backbone = copy.deepcopy(encoder)
         tune(backbone, "full")
-        head = Linear(backbone.width, CLASSES)
-        model = Model(backbone, NoNeck(backbone.width), head, precision="fp32").to(device)
-        make = partial(Optimizer, OptimizerSettings(lr=1e-5))
-        method: Method = catalog.build("methods", name, model, options={}, task=Classify(), optimizer=make)
-        method.to(device).begin_stage(StageInfo(0, tuple(f"d{i}" for i in range(DOMAINS))))
-    return method.train()
+        model = classifier(backbone, backbone.width, CLASSES, device)
+        method = trainer(model, partial(catalog.build, "methods", name, options={}), lr=1e-5)
+        method.begin_stage(StageInfo(0, tuple(f"d{i}" for i in range(DOMAINS))))
+    return method
 
 
 def run_costs(device: torch.device) -> list[Result]:

@@ -18,19 +18,14 @@ from holdfast.core.seeds import seeded
 from holdfast.core.store import TokenStore
 from holdfast.data.batches import Examples
 from holdfast.methods.base import Method, StageInfo
-from holdfast.methods.erm import ERM
 from holdfast.methods.mil import MIL
-from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.pretrained import module_from_config
-from holdfast.nn.heads import Linear
 from holdfast.nn.memory.neck import key_value
 from holdfast.nn.model import Model
-from holdfast.nn.necks import NoNeck
-from holdfast.tasks.classify import Classify
 from lab.benchmarks.harness import Result, one_thread, ratio, repeated
+from lab.benchmarks.networks import classifier, trainer
 
 WIDTH, WORDS, HELD = 384, 30_522, 2
-TRAINING: dict[str, Any] = {"task": Classify(), "optimizer": partial(Optimizer, OptimizerSettings(lr=1e-5))}
 
 
 class Encoder(nn.Module):
@@ -57,7 +52,7 @@ def run(device: torch.device) -> list[Result]:
     count, rounds = (8, 30) if gpu else (1, 15)
     batch = _batch(32 if gpu else 8, 128 if gpu else 64, device)
     training, _ = batch.hold_out(HELD)
-    mil, erm = _mil(device).train(), ERM(_model(NoNeck, device), **TRAINING).train()
+    mil, erm = _mil(device), trainer(_model(WIDTH, device), lr=1e-5)
     step = repeated(partial(mil.step, batch), count)
     cases: list[tuple[str, Callable[[], None], Callable[[], None], float]] = [
         ("meta-step/erm-on-seen", step, repeated(partial(erm.step, training), count), 1.75),
@@ -68,15 +63,14 @@ def run(device: torch.device) -> list[Result]:
         return [Result(name, ratio(a, b, device, rounds=rounds), bar=target) for name, a, b, target in cases]
 
 
-def _model(neck: Callable[[int], nn.Module], device: torch.device) -> Model:
+def _model(neck: Any, device: torch.device) -> Model:
     with seeded(0, "init"):
         encoder = Encoder()
-        precision = "bf16" if device.type == "cuda" else "fp32"
-        return Model(encoder, neck(WIDTH), Linear(WIDTH, 2), precision=precision).to(device)
+    return classifier(encoder, neck, 2, device, precision="bf16" if device.type == "cuda" else "fp32")
 
 
 def _mil(device: torch.device) -> Method:
-    method = MIL(_model(key_value, device), **TRAINING)
+    method: Any = trainer(_model(key_value(WIDTH), device), MIL, lr=1e-5)
     method.begin_stage(StageInfo(0, ("a", "b", "c")))
     method.begin_phase("meta")
     method.held_out, method.remaining = HELD, 1 << 30  # hold out this domain during the measurement

@@ -19,19 +19,17 @@ from holdfast.core.store import TensorStore
 from holdfast.data.batches import Batches, Examples
 from holdfast.data.splits import Part
 from holdfast.engines.local import Local
+from holdfast.methods.base import Method
 from holdfast.methods.erm import ERM
-from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.methods.penalties import Penalized
 from holdfast.nn.experts.layer import SparseMoE
-from holdfast.nn.heads import Linear
 from holdfast.nn.memory.key_value import KeyValueMemory
 from holdfast.nn.model import Model
-from holdfast.nn.necks import NoNeck
-from holdfast.tasks.classify import Classify
 from holdfast.train.fit import fit
 from holdfast.train.select import newest
 from lab.benchmarks.engines import EACH, sweep
 from lab.benchmarks.harness import Result, one_thread, passes, seconds
+from lab.benchmarks.networks import classifier, trainer
 
 WIDTH, HIDDEN, ROUNDS = 256, 512, 5
 STEPS, BATCHES, DOMAINS = (100, 200, 400, 800), (128, 256, 512, 1024), (2, 4, 8, 16)
@@ -47,7 +45,12 @@ def run(device: torch.device) -> list[Result]:
         layers = (
             ("steps of a run", STEPS, partial(_run, device=device), AT_MOST),
             ("examples of a step", BATCHES, partial(_step, domains=1, device=device), AT_MOST),
-            ("domains of a step (coral)", DOMAINS, partial(_coral_step, device=device), AT_MOST),
+            (
+                "domains of a step (coral)",
+                DOMAINS,
+                lambda domains: _step(32 * domains, domains, device, partial(Penalized, penalty="coral")),
+                AT_MOST,
+            ),
             ("slots of a memory read", SLOTS, partial(_read, device=device), AT_MOST),
             ("experts of a layer, 1 per token", EXPERTS, partial(_experts, device=device), None),
         )
@@ -82,7 +85,7 @@ def _exponent(values: Sequence[int], make: Callable[[int], Callable[[], object]]
 
 def _network(device: torch.device) -> Model:
     body = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU())
-    return Model(body, NoNeck(HIDDEN), Linear(HIDDEN, 2)).to(device)
+    return classifier(body, HIDDEN, 2, device)
 
 
 def _data(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -97,25 +100,17 @@ def _run(steps: int, device: torch.device) -> Callable[[], object]:
     splits = [Part("a", np.arange(300)), Part("b", np.arange(300, 600))]
 
     def train() -> None:
-        method = ERM(_network(device), task=Classify(), optimizer=partial(Optimizer, OptimizerSettings()))
+        method = trainer(_network(device))
         batches = Batches(examples, splits, 32, generator=generator(0, "batches"))
         fit(method, batches, lambda: ({"a": 0.0}, {"a": 0.0}), steps=steps, every=steps, choose=newest)
 
     return train
 
 
-def _step(count: int, domains: int, device: torch.device) -> Callable[[], object]:
+def _step(count: int, domains: int, device: torch.device, make: Callable[..., Method] = ERM) -> Callable[[], object]:
     x, y = _data(count, device)
-    method = ERM(_network(device), task=Classify(), optimizer=partial(Optimizer, OptimizerSettings()))
+    method = trainer(_network(device), make)
     batch = DomainBatch(x, y, tuple(range(domains)), (count // domains,) * domains)
-    return lambda: method.step(batch)
-
-
-def _coral_step(domains: int, device: torch.device) -> Callable[[], object]:
-    x, y = _data(32 * domains, device)
-    make = partial(Optimizer, OptimizerSettings())
-    method = Penalized(_network(device), task=Classify(), optimizer=make, penalty="coral")
-    batch = DomainBatch(x, y, tuple(range(domains)), (32,) * domains)
     return lambda: method.step(batch)
 
 

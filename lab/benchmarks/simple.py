@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def ratio(data: pd.DataFrame) -> float:
 def text_rows(rows: int) -> pd.DataFrame:
     """Return texts with words of Zipf frequencies; some words are more frequent in one class or domain."""
     rng = np.random.default_rng(0)
-    names = np.array([_name(rng) for _ in range(WORDS)])
+    names = np.array(["".join(rng.choice(list(ascii_lowercase), size=int(rng.integers(3, 10)))) for _ in range(WORDS)])
     frequency = 1 / np.arange(1, WORDS + 1)
     y, domain = rng.integers(CLASSES, size=rows), rng.integers(DOMAINS, size=rows)
     texts = np.empty(rows, dtype=object)
@@ -62,7 +63,7 @@ def text_rows(rows: int) -> pd.DataFrame:
             drawn = names[rng.choice(WORDS, size=int(sizes.sum()), p=weight / weight.sum())]
             for row, words in zip(at, np.split(drawn, sizes.cumsum()[:-1]), strict=True):
                 texts[row] = " ".join(words)
-    return pd.DataFrame({"text": texts, "label": _labels(y), "domain": _domains(domain)})
+    return pd.DataFrame({"text": texts, **_names(y, domain)})
 
 
 def table_rows(rows: int) -> pd.DataFrame:
@@ -75,19 +76,11 @@ def table_rows(rows: int) -> pd.DataFrame:
     for i in range(CATEGORIES):
         codes = rng.integers(6 + 4 * i, size=rows) + (y if i % 2 else 0)
         columns[f"category{i}"] = np.array([f"value {j}" for j in range(60)])[codes]
-    return pd.DataFrame({**columns, "label": _labels(y), "domain": _domains(domain)})
+    return pd.DataFrame({**columns, **_names(y, domain)})
 
 
-def _name(rng: np.random.Generator) -> str:
-    return "".join(rng.choice(list("abcdefghijklmnopqrstuvwxyz"), size=int(rng.integers(3, 10))))
-
-
-def _labels(y: np.ndarray) -> list[str]:
-    return [f"class {label}" for label in y]
-
-
-def _domains(domain: np.ndarray) -> list[str]:
-    return [f"domain {place}" for place in domain]
+def _names(y: np.ndarray, domain: np.ndarray) -> dict[str, list[str]]:
+    return {"label": [f"class {label}" for label in y], "domain": [f"domain {place}" for place in domain]}
 
 
 def baselines_seconds(data: pd.DataFrame, only: str = "") -> float:

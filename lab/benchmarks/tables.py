@@ -7,6 +7,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -93,18 +95,21 @@ def measure(path: str) -> dict[str, float]:
     from holdfast.train.training_data import training_data
 
     measured, began = {"before": float(_memory())}, time.perf_counter()
-    start = time.process_time()
-    dataset = training_data(path)
-    measured["read"] = time.process_time() - start
-    start = time.process_time()
-    audit(dataset)
-    measured["audit"] = time.process_time() - start
-    start = time.process_time()
-    training = np.flatnonzero(dataset.domain > 0)  # the first domain is left out
-    encoder = Tabular.build(lambda: dataset.raw.take(training))
-    store = prepare(dataset.raw, encoder.prepare)
-    assert len(store) == len(dataset)
-    measured["prepare"] = time.process_time() - start
+
+    @contextmanager
+    def timed(phase: str) -> Iterator[None]:
+        start = time.process_time()
+        yield
+        measured[phase] = time.process_time() - start
+
+    with timed("read"):
+        dataset = training_data(path)
+    with timed("audit"):
+        audit(dataset)
+    with timed("prepare"):
+        training = np.flatnonzero(dataset.domain > 0)  # the first domain is left out
+        encoder = Tabular.build(lambda: dataset.raw.take(training))
+        assert len(prepare(dataset.raw, encoder.prepare)) == len(dataset)
     measured["elapsed"] = time.perf_counter() - began
     measured["peak"] = process_peak() * 2**20
     sys.stdout.write(json.dumps(measured) + "\n")

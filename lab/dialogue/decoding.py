@@ -1,4 +1,4 @@
-"""Generate responses word by word, greedily or by beam search, with any network that scores the next word.
+"""Generate responses word by word by beam search, with any network that scores the next word.
 
 Shapes: b rows, k beams, v words, t steps.
 """
@@ -46,30 +46,13 @@ class SpecialTokens(NamedTuple):
     silent: tuple[int, ...]
 
 
-def greedy(score: Score, state: State, tokens: SpecialTokens, *, longest: int) -> Tensor:
-    """Return responses (b, longest) of the most probable next words, with padding after the end.
-
-    A response has at least one word.
-    """
-    last = torch.full_like(state[0][:, 0], tokens.begin, dtype=torch.long)
-    done = torch.zeros_like(last, dtype=torch.bool)
-    words = torch.full((len(last), longest), tokens.pad, device=last.device)
-    for i in range(longest):
-        scores, state = score(last, state)
-        last = _mask_silent(scores, tokens, first=i == 0).argmax(-1)
-        done |= last == tokens.end
-        if bool(done.all()):
-            break
-        words[:, i] = torch.where(done, tokens.pad, last)
-    return words
-
-
 def beam_search(
     score: Score, state: State, tokens: SpecialTokens, *, longest: int, beam: int, length_power: float = 0.0
 ) -> Tensor:
     """Return the responses (b, longest) with the best sum of log-probabilities / length ** length_power.
 
-    The length includes the end token. Finished responses stay in the beam and compete with unfinished ones.
+    With one beam, the most probable next word is chosen. A response has at least one word; the length includes the end
+    token. Finished responses stay in the beam and compete with unfinished ones.
     """
     b, device = len(state[0]), state[0].device
     state = tuple(tensor.repeat_interleave(beam, 0) for tensor in state)

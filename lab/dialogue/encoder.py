@@ -19,7 +19,7 @@ from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import fingerprint
 from holdfast.nn.backbones.words import END, PAD, SEPARATOR, UNKNOWN, WordBackbone, WordTable, vocabulary
 from holdfast.nn.growth import units_for_budget
-from lab.dialogue.decoding import SpecialTokens, beam_search, greedy
+from lab.dialogue.decoding import SpecialTokens, beam_search
 from lab.dialogue.seq2seq import ENTRIES, Seq2Seq, Seq2SeqSettings
 from lab.dialogue.similarity import TextSimilarity, load_similarity
 
@@ -152,15 +152,9 @@ class Dialogue(WordBackbone):
         message, lengths = _tokens_of_type(x, MESSAGE)
         tokens = SpecialTokens(begin=SEPARATOR, end=self.table.index[END], pad=PAD, silent=(PAD, UNKNOWN, SEPARATOR))
         size = max(1, ENTRIES // (self.beam * len(self.table.words())))  # messages whose word scores fit in memory
-        answers = []
-        for rows, row_lengths in zip(message.split(size), lengths.split(size), strict=True):
-            score, state = self.net.scorer(rows, row_lengths)
-            if self.beam == 1:
-                answers.append(greedy(score, state, tokens, longest=self.longest))
-            else:
-                options = {"beam": self.beam, "length_power": self.length_power}
-                answers.append(beam_search(score, state, tokens, longest=self.longest, **options))
-        return torch.cat(answers)
+        scorers = (self.net.scorer(*rows) for rows in zip(message.split(size), lengths.split(size), strict=True))
+        search = partial(beam_search, longest=self.longest, beam=self.beam, length_power=self.length_power)
+        return torch.cat([search(score, state, tokens) for score, state in scorers])
 
     def references(self, x: Inputs) -> Tensor:
         """(b, t) reference responses without END, padded; unknown words are -1, which no generated response has."""

@@ -80,16 +80,6 @@ def test_single_sources_have_no_gate_and_only_memory_attention_can_be_hidden(fol
     assert (view_general(model, examples, np.arange(3)).mass == 1).all()
 
 
-def test_memory_equal_to_the_own_states_changes_nothing(folders):
-    """The memory holds the input of layer 2, so half of the attention goes to it without any effect."""
-    model, examples = gmap(folders, memory="own", strategy="single", layers=[2])
-    model.backbone.companion.reads = {1: (1,)}
-    view = view_general(model, examples, np.arange(10))
-    assert view is not None
-    np.testing.assert_allclose(view.mass, 0.5, atol=1e-4)
-    np.testing.assert_allclose(view.moved, 0, atol=1e-4)
-
-
 def test_scores_with_and_without_the_memory(folders):
     model, examples = gmap(folders)
     scored_parts = []
@@ -160,19 +150,6 @@ def test_tags_and_answers_use_positions_and_windows(task, folders):
     result = general_use(views, seed=0)
     assert result["targets"]["b"]["scores"]["read"] == pytest.approx(score(parts[1][0]))
     assert result["targets"]["b"]["scores"]["hidden"] != result["targets"]["b"]["scores"]["read"]
-    json.dumps(result, allow_nan=False)
-
-
-def test_other_networks_have_no_result(folders):
-    model, examples = built(TextEncoder.build(list, name=folders["domain"], length=12))
-    assert view_general(model, examples, np.arange(3)) is None
-    parts = [Part("a", np.arange(5))], [Part("b", np.arange(5, 10))]
-    assert general_use(collect_views(model, examples, *parts, seed=0), seed=0) is None
-    model, examples = gmap(folders)
-    result = general_use(collect_views(model, examples, *parts, seed=0), seed=0)
-    assert result is not None
-    assert (list(result["sources"]), list(result["targets"]), result["layers"]) == (["a"], ["b"], [2, 3])
-    assert result["targets"]["b"]["scores"] is None  # not requested
     json.dumps(result, allow_nan=False)
 
 

@@ -107,13 +107,6 @@ def test_shares_of_a_feature_memory_are_split_by_segment(top):
     assert result["sources"]["a"]["mass"] == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("neck", [NoNeck(6), product_key(6, slots=16, heads=2, key_width=4, top=3)])
-def test_networks_without_segments_have_no_result(neck):
-    prepared = Examples(TensorStore(torch.randn(9, 6)), torch.zeros(9, dtype=torch.long), ("a",))
-    model = Model(nn.Linear(6, 6), neck, nn.Linear(6, 2))
-    assert segment_mass(collect_views(model, prepared, [Part("a", np.arange(9))], [], seed=0), seed=0) is None
-
-
 def test_segments_of_a_memory_that_is_not_recorded_are_ignored():
     model, prepared = recurrent(TEXTS)
     model.neck = product_key(model.width, slots=16, heads=2, key_width=4, top=3)

@@ -1,4 +1,4 @@
-"""Greedy and beam search compared with exhaustive search."""
+"""Beam search compared with exhaustive search."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from lab.dialogue.decoding import SpecialTokens, beam_search, greedy
+from lab.dialogue.decoding import SpecialTokens, beam_search
 
 PAD, BEGIN, END, A, B, C = range(6)
 MARKS = SpecialTokens(begin=BEGIN, end=END, pad=PAD, silent=(PAD, BEGIN))
@@ -57,11 +57,10 @@ def test_wide_beam_finds_the_best_response(power, seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_beam_of_one_is_greedy(seed):
+def test_beam_of_one_chooses_the_most_probable_next_word(seed):
     score, state, table = world(seed=seed)
-    result = greedy(score, state, MARKS, longest=LONGEST)
-    for power in (0.0, 1.0):
-        assert torch.equal(beam_search(score, state, MARKS, longest=LONGEST, beam=1, length_power=power), result)
+    found = [beam_search(score, state, MARKS, longest=LONGEST, beam=1, length_power=power) for power in (0.0, 1.0)]
+    assert torch.equal(*found)
     for row in range(4):
         message, said = 0, []
         for i in range(LONGEST):
@@ -70,7 +69,7 @@ def test_beam_of_one_is_greedy(seed):
                 break
             said.append(word)
             message = message * 6 + word
-        assert answer(result[row]) == tuple(said)
+        assert answer(found[0][row]) == tuple(said)
 
 
 def test_response_has_a_word_and_no_special_tokens():
@@ -80,16 +79,14 @@ def test_response_has_a_word_and_no_special_tokens():
         return message.log_softmax(-1), state
 
     state = (torch.zeros(2, 1),)
-    for result in (
-        greedy(score, state, MARKS, longest=4),
-        beam_search(score, state, MARKS, longest=4, beam=2, length_power=0.0),
-    ):
-        assert result.tolist() == [[C, PAD, PAD, PAD]] * 2
+    for beam in (1, 2):
+        assert beam_search(score, state, MARKS, longest=4, beam=beam).tolist() == [[C, PAD, PAD, PAD]] * 2
 
 
 def test_search_stops_at_the_maximal_length():
     def score(last, state):
         return torch.tensor([-9.0, -9.0, -9.0, -1.0, -9.0, -9.0]).expand(len(last), 6), state
 
-    assert greedy(score, (torch.zeros(1, 1),), MARKS, longest=4).tolist() == [[A] * 4]
-    assert beam_search(score, (torch.zeros(1, 1),), MARKS, longest=4, beam=2, length_power=1.0).tolist() == [[A] * 4]
+    for beam in (1, 2):
+        found = beam_search(score, (torch.zeros(1, 1),), MARKS, longest=4, beam=beam, length_power=1.0)
+        assert found.tolist() == [[A] * 4]

@@ -64,15 +64,11 @@ def test_choose_cells_by_name():
         table().choose([], ["z"])
 
 
-def test_rows_that_cannot_be_run_are_grouped_by_reason():
+def test_reasons_are_grouped_and_the_plan_of_a_row_replaces_that_of_the_column():
     rows = (*ROWS, Row(name="a", label="A", reason="no data"), Row(name="b", label="B", reason="no data"))
     assert replace(table(), cells=grid("t", rows, COLUMNS, {})).reasons == {"no data": ["a", "b"]}
-    assert table().reasons == {}
-
-
-def test_the_plan_of_a_row_replaces_that_of_the_column():
-    cells = grid("t", (Row(name="w", label="W", plan="stream"),), COLUMNS[:1], {})
-    assert [(cell.plan, cell.key) for cell in cells] == [("stream", ("w", "d", "stream"))]
+    (cell,) = cells = grid("t", (Row(name="w", label="W", plan="stream"),), COLUMNS[:1], {})
+    assert (cell.plan, cell.key) == ("stream", ("w", "d", "stream"))
     (job,) = jobs_for(replace(table(), cells=cells), cells)
     assert (job.plan, job.only, job.targets) == ("stream", None, {"x": "test"})
 

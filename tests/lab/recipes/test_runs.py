@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 from PIL import Image
-from safetensors.torch import save_file
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.resnet import ResNet
-from holdfast.nn.memory.general import plan_reads
 from holdfast.train.training_data import training_data
 from holdfast.train.workspace import Workspace
 from lab.recipes.measure import jobs_for
@@ -51,28 +48,6 @@ def check_reads(record) -> None:
     assert 0 <= usage["scores"]["hidden"] <= 1
 
 
-@pytest.mark.parametrize("name", ["gmap/figure4", "gmap/figure6"])
-def test_layers_scale_to_any_depth(name):
-    for depth in (1, 3, 6, 12, 24):
-        for row in load_recipe(name).rows.values():
-            layers = row.settings["encoder.layers"]
-            strategy = row.settings.get("encoder.strategy", "chunk-gated")
-            reads = plan_reads(strategy, depth=depth, general=depth, layers=layers)
-            numbers = [int(text.partition("/")[0]) for text in layers]
-            if depth == 12:
-                assert [place + 1 for place in reads] == numbers
-            if depth == 6:
-                assert [place + 1 for place in reads] == [(each + 1) // 2 for each in numbers]  # halves are rounded up
-
-
-@pytest.mark.slow
-def test_layer_sweeps_run_on_a_network_with_three_layers(data, models, tmp_path):
-    four = run("gmap/figure4", data, models, tmp_path / "4", columns=["acl-arc"], rows=["1-7", "6-12"])
-    six = run("gmap/figure6", data, models, tmp_path / "6", columns=["acl-arc"], rows=["single-9", "gated-12"])
-    assert all(cell.values for cell in (*four.cells, *six.cells))
-    assert any("scaled" in note for note in four.notes)
-
-
 @pytest.mark.slow
 def test_every_baseline_strategy_and_control_runs(data, models, tmp_path):
     rows = [row for row in load_recipe("gmap/table1").rows if row not in ("mix-0.1", "mix-0.3", "mix-0.9")]
@@ -98,22 +73,31 @@ def test_the_column_without_leaks_and_checkpoints_by_start_and_data(data, models
 
 
 @pytest.mark.slow
-def test_attention_variants_questions_tags_and_masked_words_run(data, models, tmp_path):
-    five = run("gmap/table5", data, models, tmp_path / "5", columns=["acl-arc"], rows=["cross", "gate"])
-    four = run("gmap/table4", data, models, tmp_path / "4", columns=["acl-arc"], rows=["unfrozen"])
-    assert all(cell.values for cell in (*five.cells, *four.cells))
-    columns, rows = ["medication-em", "medication-f1", "ncbi-disease"], ["dapt", "gmap", "other-text", "kala"]
-    options = {"columns": columns, "rows": rows, "analyse": ["general-memory"]}
-    three = run("gmap/table3", data, models, tmp_path / "3", **options)
-    measured = {(c.cell.row.name, c.cell.column.name): c for c in three.cells}
-    assert all(measured[row, column].values for row in rows[:-1] for column in columns)
-    assert "quoted" in measured["kala", "ncbi-disease"].reason
-    assert len(three.records) == 6  # both columns of a question data set share a run
-    for record in three.records:
+@pytest.mark.parametrize(
+    ("table", "columns", "rows"),
+    [
+        ("figure4", ["acl-arc"], ["1-7", "6-12"]),
+        ("figure6", ["acl-arc"], ["single-9", "gated-12"]),
+        ("table5", ["acl-arc"], ["cross", "gate"]),
+        ("table4", ["acl-arc"], ["unfrozen"]),
+        ("table3", ["medication-em", "medication-f1", "ncbi-disease"], ["dapt", "gmap", "other-text"]),
+    ],
+)
+def test_rows_of_other_tables_run(table, columns, rows, data, models, tmp_path):
+    options = {"analyse": ["general-memory"]} if table == "table3" else {}
+    done = run(f"gmap/{table}", data, models, tmp_path, columns=columns, rows=rows, **options)
+    assert all(cell.values for cell in done.cells)
+    assert len(done.records) == len(rows) * (2 if table == "table3" else 1)  # both columns of questions share a run
+    assert any("scaled" in note for note in done.notes) == (table == "figure4")
+    for record in done.records if options else ():
         if record.spec["encoder_args"].get("strategy") == "none":
             assert record.analysis["general-memory"] is None
         else:
             check_reads(record)
+
+
+@pytest.mark.slow
+def test_masked_words_run_and_analyses_of_features_do_not(data, models, tmp_path):
     words = run("gmap/figure5", data, models, tmp_path / "w", rows=["gmap-bm"])
     assert [bool(cell.values) for cell in words.cells] == [True, True, False]
     assert "bookcorpus" in words.cells[-1].reason
@@ -150,32 +134,10 @@ def birds(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("weights")
-    save_file(ResNet(depth=50, stem="large").state_dict(), folder / "resnet50.safetensors")
-    return folder
-
-
 def run_birds(birds, out, *, settings=None, **more):
     settings = {"encoder.size": 32, **(settings or {})}
     options = {"columns": ["candy"], "seeds": 1, "steps": 1, "batch": 2, "device": "cpu", "cache": False}
     return reproduce("gmoe/table17", data_dir=birds, out=out, settings=settings, **options, **more)
-
-
-@pytest.mark.slow
-def test_a_row_with_a_resnet_runs_with_named_weights(birds, weights, tmp_path):
-    options = {"encoder.weights": str(weights / "{start}.safetensors")}
-    done = run_birds(birds, tmp_path, rows=["erm"], settings=options)
-    (cell,) = done.cells
-    assert cell.values
-    assert cell.text().startswith("64.3 / ")
-    (record,) = done.records
-    assert record.spec["encoder_args"]["weights"] == str(weights / "resnet50.safetensors")
-    assert record.cost["macs"] > 80_000_000
-    page = done.report.read_text()
-    assert "64.3 / " in page
-    assert "multiply-adds (M)" in page
 
 
 @pytest.mark.slow

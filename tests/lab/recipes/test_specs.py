@@ -182,26 +182,6 @@ def test_rows_build_the_specs_of_the_golden_file(name, sets_of, request):
     assert sorted(lines) == [line for line in golden if line.startswith(f"{table} ")]
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith(("hma/", "gmoe/", "gmap/"))])
-def test_tables_of_networks_have_null_controls(name):
-    """Each paper has its own: noise in place of the queue, random routing, other texts for the general network."""
-    paper, _, table = name.partition("/")
-    if table in {"hma": ("figure5",), "gmoe": ("experts",), "gmap": ("figure1", "figure4", "figure6")}[paper]:
-        pytest.skip("this table varies the sizes or positions of the memory only")
-    kinds = {
-        "hma": {"param": ("neck", "param"), "noise-queue": ("neck.written", False),
-                "untrained-slots": ("neck.frozen", True), "one-by-one": ("neck.context", "support")},
-        "gmoe": {"random-routing": ("neck.router", "random"), "same-work": ("neck.times", 2),
-                 "same-size": ("neck.times", 6)},
-        "gmap": {"own-copy": ("encoder.memory", "own"), "other-text": ("encoder.memory", "other"),
-                 "random-general": ("encoder.memory", "random")},
-    }  # fmt: skip
-    for kind, (key, value) in kinds[paper].items():
-        rows = [row for row in load_recipe(name).rows.values() if row.name.endswith(kind)]
-        assert rows, kind
-        assert all(row.settings[key] == value for row in rows)
-
-
 def test_domains_of_images_are_those_of_the_readers():
     names = ("pacs", "vlcs", "office-home", "terra-incognita", "domain-net", "sviro", "cub-dg")
     sets = [KnownSet.of(name) for name in names]
