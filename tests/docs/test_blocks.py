@@ -64,40 +64,6 @@ MARKED["docs/tutorials/graphs.md"] = pytest.mark.graph
 MARKED["docs/guide.md"] = pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
 LONG = ("theory.md", "scaling.md", "dialogue.md", "tutorials/images.md", "tutorials/features.md", "tutorials/tables.md")
 MARKED |= dict.fromkeys((f"docs/{name}" for name in LONG), pytest.mark.slow)
-PYTHON = {  # number of Python blocks per document
-    "docs/adding-a-memory.md": 2,
-    "docs/adding-a-method.md": 1,
-    "docs/adding-an-encoder.md": 2,
-    "docs/guide.md": 7,
-    "docs/prediction-sets.md": 1,
-    "docs/prompting.md": 1,
-    "docs/python.md": 5,
-    "docs/tasks.md": 1,
-    "docs/theory.md": 2,
-    "docs/tutorials/graphs.md": 1,
-}
-LINES = {  # number of `holdfast` commands per document
-    "README.md": 3,
-    "docs/audit.md": 5,
-    "docs/adding-an-encoder.md": 2,
-    "docs/prediction-sets.md": 4,
-    "docs/getting-started.md": 3,
-    "docs/monitoring.md": 5,
-    "docs/prompting.md": 2,
-    "docs/dialogue.md": 3,
-    "docs/scaling.md": 1,
-    "docs/serving.md": 5,
-    "docs/tasks.md": 13,
-    "docs/tutorial.md": 7,
-    "docs/tutorials/features.md": 3,
-    "docs/tutorials/graphs.md": 2,
-    "docs/tutorials/images.md": 7,
-    "docs/tutorials/streams.md": 2,
-    "docs/tutorials/tables.md": 3,
-    "docs/tutorials/text.md": 2,
-    "docs/tutorials/unlabelled.md": 3,
-    "docs/usage.md": 24,
-}
 
 
 def blocks(name: str, language: str) -> list[tuple[int, str]]:
@@ -112,14 +78,18 @@ def commands(name: str) -> list[str]:
     return [line for line in lines if line.startswith("holdfast ")]
 
 
+PYTHON = [name for name in NAMES if blocks(name, "python")]
+LINES = [name for name in NAMES if commands(name)]
+
+
 def inline(name: str) -> list[str]:
     """Return inline code outside blocks."""
     text = re.sub(r"^ *```.*?^ *```$", "", (ROOT / name).read_text(), flags=re.MULTILINE | re.DOTALL)
     return re.findall(r"`([^`\n]+)`", text)
 
 
-def marked(counts: dict[str, int]) -> list:
-    return [pytest.param(name, marks=MARKED.get(name, ())) for name in counts]
+def marked(names: list[str]) -> list:
+    return [pytest.param(name, marks=MARKED.get(name, ())) for name in names]
 
 
 def write_targets(folder: Path) -> None:
@@ -206,14 +176,12 @@ def write_patients(path: Path, rng: np.random.Generator) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def test_documents_have_the_expected_numbers_of_blocks():
-    assert len(DOCS) >= 8
-    assert {name: len(matches) for name in NAMES if (matches := blocks(name, "python"))} == PYTHON
-    assert {name: len(matches) for name in NAMES if (matches := commands(name))} == LINES
-    for name in NAMES:  # differently written fences would be missed above
+def test_blocks_are_written_as_they_are_found():
+    assert (len(PYTHON), len(LINES)) >= (10, 20)
+    for name in NAMES:  # differently written fences would be missed
         fences = re.findall(r"^ *```(.+)$", (ROOT / name).read_text(), re.MULTILINE)
         assert set(fences) <= {"python", "bash", "diff", "text", "toml", "{toctree}"}, name
-        assert fences.count("python") == PYTHON.get(name, 0), name
+        assert fences.count("python") == len(blocks(name, "python")), name
 
 
 @pytest.mark.usefixtures("clean_catalog")
@@ -232,7 +200,6 @@ def test_python_blocks_run(name, workdir):
 
 @pytest.mark.parametrize("name", marked(LINES))
 def test_command_lines_run(name, workdir, monkeypatch, capsys):
-    runs = 0
     for line in commands(name):
         words = shlex.split(line)[1:]
         if parsed_only(name, line):
@@ -249,8 +216,6 @@ def test_command_lines_run(name, workdir, monkeypatch, capsys):
         assert exit.value.code == 0, f"{line}\n{capsys.readouterr().err}"
         for option in re.findall(r"--out (\S+)", line):
             assert (workdir / option).exists(), line
-        runs += 1
-    assert runs == sum(not parsed_only(name, line) for line in commands(name))
     if name == "docs/tutorials/images.md":
         check_image_analyses(workdir)
 

@@ -48,18 +48,11 @@ def test_notebook_is_valid_and_equals_the_script(name):
         if cell.cell_type == "markdown":
             source = re.sub(r"^# ?", "", source, flags=re.MULTILINE)
         assert cell.source.strip() == source.strip()
-    ids = [cell["id"] for cell in document.cells]
-    assert len(set(ids)) == len(ids)
-
-
-@pytest.mark.parametrize("name", PATHS)
-def test_script_opens_with_a_question_and_closes_with_an_answer(name):
-    example = gallery.parse(PATHS[name])
-    assert example.title
+    assert len({cell["id"] for cell in document.cells}) == len(document.cells)
+    example = gallery.parse(PATHS[name])  # it opens with a question and closes with an answer
     assert "?" in example.cells[0].source
-    assert len(example.summary) > 60
+    assert min(len(example.title), len(example.summary) - 60, len(example.cells[-1].source) - 150) > 0
     assert example.cells[-1].kind == "markdown"
-    assert len(example.cells[-1].source) > 150
 
 
 def test_page_has_code_output_figures_and_downloads():

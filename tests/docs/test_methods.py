@@ -57,58 +57,6 @@ def test_costs_come_from_the_benchmarks():
     assert methods.cost("unmeasured", "cuda") == ""
 
 
-PLUGIN = '''
-from dataclasses import dataclass
-
-from holdfast.core.settings import log, setting
-from holdfast.methods.erm import ERM
-
-
-class Toy(ERM):
-    """ERM with a setting that has no effect."""
-
-    @dataclass(frozen=True)
-    class Settings:
-        strength: float = setting(1.0, search=log(0.1, 10))
-
-    def __init__(self, model, *, task, optimizer, **settings):
-        super().__init__(model, task=task, optimizer=optimizer)
-        self.options = self.Settings(**settings)
-'''
-
-
-@pytest.fixture
-def toy(tmp_path, monkeypatch):
-    """Install a package with the method `toy`; no document, golden curve or benchmark mentions it."""
-    (tmp_path / "toy_method.py").write_text(PLUGIN)
-    info = tmp_path / "toy_method-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-method\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[holdfast.methods]\ntoy = toy_method:Toy\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path
-
-
-@pytest.mark.usefixtures("clean_catalog")
-def test_a_new_method_is_documented_by_its_catalog_entry(toy):
-    entry = catalog.lookup("methods", "toy")
-    assert entry.search_space() == {"strength": {"log": [0.1, 10]}}
-    check_sections()  # it has no description
-    table = block("methods", methods.reference())
-    assert "### Other methods" in table
-    row = "| `toy` | ERM with a setting that has no effect. |  | `strength=1.0` |  |  |"
-    assert row in table
-
-
-def test_a_new_method_passes_the_contract_and_needs_no_golden_curve(toy):
-    files = ["tests/contract/test_methods.py", "tests/golden/test_curves.py", "tests/unit/search/test_space.py"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(toy), str(ROOT / "src"), str(ROOT)])}
-    command = [sys.executable, "-m", "pytest", "-k", "toy", "-m", "not slow", *files]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert int(re.findall(r"(\d+) passed", done.stdout)[0]) == 3  # two of the contract, one of its search space
-
-
 def doc_block(language: str) -> str:
     """Return the only block of this language in docs/adding-a-method.md."""
     text = (ROOT / "docs/adding-a-method.md").read_text(encoding="utf-8")
@@ -116,19 +64,41 @@ def doc_block(language: str) -> str:
     return code
 
 
-@pytest.mark.usefixtures("clean_catalog")
-def test_the_documented_plugin_works(tmp_path, monkeypatch):
-    code, project = doc_block("python"), tomllib.loads(doc_block("toml"))
-    assert code.count("\n") <= 40
-    (tmp_path / "tilted.py").write_text(code.partition("\ndata = ")[0])
-    groups = project["project"]["entry-points"]
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """Install the documented plug-in `tilted`, which no other document, golden curve or benchmark mentions."""
+    (tmp_path / "tilted.py").write_text(doc_block("python").partition("\ndata = ")[0])
+    groups = tomllib.loads(doc_block("toml"))["project"]["entry-points"]
     info = tmp_path / "holdfast_tilted-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: holdfast-tilted\nVersion: 1.0\n")
     points = [f"[{group}]\n{name} = {target}\n" for group, named in groups.items() for name, target in named.items()]
     (info / "entry_points.txt").write_text("".join(points))
     monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("clean_catalog", "plugin")
+def test_a_new_method_is_documented_by_its_catalog_entry():
+    assert doc_block("python").count("\n") <= 40
+    assert catalog.lookup("methods", "tilted").search_space() == {"tilt": {"log": [0.1, 10]}}
+    check_sections()  # it has no description
+    table = block("methods", methods.reference())
+    assert "### Other methods" in table
+    assert re.search(r"^\| `tilted` \| .+ \| `tilt=", table, re.MULTILINE)
+
+
+@pytest.mark.usefixtures("clean_catalog", "plugin")
+def test_a_new_method_is_compared_inside_another(tmp_path):
     data = world("vector", "none", domains=3, size=20, seed=0)
     result = compare(data, baselines=False, methods=["swad(tilted)"], steps=4, seeds=1, out=tmp_path / "runs")
     assert {record.spec["method"] for record in result.records} == {"swad(tilted)"}
-    assert catalog.METHODS["tilted"].search_space() == {"tilt": {"log": [0.1, 10]}}
+
+
+def test_a_new_method_passes_the_contract_and_needs_no_golden_curve(plugin):
+    files = ["tests/contract/test_methods.py", "tests/golden/test_curves.py", "tests/unit/search/test_space.py"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(plugin), str(ROOT / "src"), str(ROOT)])}
+    command = [sys.executable, "-m", "pytest", "-k", "tilted", "-m", "not slow", *files]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert int(re.findall(r"(\d+) passed", done.stdout)[0]) == 3  # two of the contract, one of its search space

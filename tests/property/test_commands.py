@@ -69,7 +69,6 @@ ON_FOLDERS = {
     ),
     "report": Command(["report", "runs"], 5, ("runs/report.html",)),
 }
-LONG = 400  # examples per command with --all
 
 
 @pytest.fixture(scope="module")
@@ -177,20 +176,6 @@ def test_command_on_faulty_tables(name, here):
 @pytest.mark.parametrize("name", ON_FOLDERS)
 def test_command_on_damaged_folders(name, here):
     run_on_damaged_folders(name, ON_FOLDERS[name].count, here)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ON_TABLES)
-def test_four_hundred_faulty_tables(name, here):
-    counts = run_on_tables(name, LONG, here)
-    assert min(counts[0], counts[2]) > 20, counts  # both valid and invalid tables occurred
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ON_FOLDERS)
-def test_four_hundred_damaged_folders(name, here):
-    counts = run_on_damaged_folders(name, 60 if name == "export" else LONG, here)
-    assert min(counts[0], counts[2]) > 5, counts  # some damage is harmless
 
 
 @pytest.mark.parametrize("name", ON_FOLDERS)

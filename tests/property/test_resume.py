@@ -77,7 +77,10 @@ CASES = pytest.mark.parametrize(
 )
 
 
-def check_resume(folders, straight, method, plan, data):
+@CASES
+@given(data=st.data())
+@settings(max_examples=1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_resume_is_exact(tmp_path_factory, straight, method, plan, data):
     spec = spec_for(method, plan)
     if spec.steps == 1:
         pytest.skip("a method that is solved in one step is not interrupted between steps")
@@ -85,27 +88,15 @@ def check_resume(folders, straight, method, plan, data):
         pytest.skip("a stream trains on one domain at a time")
     last = 15 if plan == "stream" else STEPS // 2  # a stream has three stages
     kills = data.draw(st.lists(st.integers(2, last), min_size=1, max_size=2))
-    complete, weights = straight(method, plan)
-    resumed, again = ending(spec, folders.mktemp("resumed"), kills)
-    assert complete.stages == resumed.stages
+    assert_equal_ends(straight(method, plan), ending(spec, tmp_path_factory.mktemp("resumed"), kills))
+
+
+def assert_equal_ends(complete, resumed):
+    (record, weights), (other, again) = complete, resumed
+    assert record.stages == other.stages
     assert list(weights) == list(again)
     for name, value in weights.items():
         assert torch.equal(value, again[name]), name
-
-
-@CASES
-@given(data=st.data())
-@settings(max_examples=1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_resume_is_exact(tmp_path_factory, straight, method, plan, data):
-    check_resume(tmp_path_factory, straight, method, plan, data)
-
-
-@pytest.mark.slow
-@CASES
-@given(data=st.data())
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_resume_is_exact_at_more_steps(tmp_path_factory, straight, method, plan, data):
-    check_resume(tmp_path_factory, straight, method, plan, data)
 
 
 @pytest.mark.parametrize(
@@ -113,12 +104,9 @@ def test_resume_is_exact_at_more_steps(tmp_path_factory, straight, method, plan,
 )
 @pytest.mark.parametrize("kills", [(5,), (STEPS,), (STEPS + 1,), (STEPS + 7,), (4, STEPS + 3)], ids=str)
 def test_resume_is_exact_in_each_phase(tmp_path, straight, method, kills):
-    complete, weights = straight(method, "leave-one-out")
-    assert [h["phase"] for h in complete.stages[0]["history"]] == ["meta"] * 4 + ["final"] * 4
-    resumed, again = ending(spec_for(method, "leave-one-out"), tmp_path / "resumed", kills)
-    assert complete.stages == resumed.stages
-    for name, value in weights.items():
-        assert torch.equal(value, again[name]), name
+    complete = straight(method, "leave-one-out")
+    assert [h["phase"] for h in complete[0].stages[0]["history"]] == ["meta"] * 4 + ["final"] * 4
+    assert_equal_ends(complete, ending(spec_for(method, "leave-one-out"), tmp_path / "resumed", kills))
 
 
 def test_a_second_run_reads_finished_records(tmp_path):

@@ -1,12 +1,19 @@
-"""Pretraining lowers the loss, writes a folder that transformers loads, and resumes exactly."""
+"""Pretraining lowers the loss, writes a folder that transformers loads, resumes exactly, and is refused otherwise."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from holdfast import pretrain
+from holdfast.adaptation.pretrain import pretrain_for
 from holdfast.core.errors import BadInput
+from holdfast.data.synthetic import world
+from holdfast.data.unlabelled import add_unlabelled
+from holdfast.estimator import DomainClassifier
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.train.progress import ProgressListener
 from tests.annotated import tagged_sentences, write_conll, write_corpus
@@ -122,3 +129,33 @@ def test_bad_input_raises(tmp_path, corpus):
     for options, message in cases:
         with pytest.raises(BadInput, match=message):
             pretrain(corpus, **{**FEW, **options})
+
+
+DATA = world("text", "vocabulary", domains=3, size=20, classes=2, seed=0)
+SOURCES = replace(DATA.subset(np.flatnonzero(DATA.domain < 2)), domains=DATA.domains[:2])
+TARGET = replace(DATA.subset(np.flatnonzero(DATA.domain == 2)), domains=DATA.domains, name="target")
+BOTH = add_unlabelled(SOURCES, TARGET)
+SHORT = {"batch": 4, "length": 24, "device": "cpu"}
+
+
+def test_the_encoder_is_trained_on_the_texts_or_refused(tmp_path):
+    start = f"hf:{tiny_roberta(tmp_path / 'start')}"
+    encoder, notes = pretrain_for(BOTH, start, tmp_path / "out", steps=25, lr=3e-3, **SHORT)
+    assert encoder == f"hf:{tmp_path / 'out'}"
+    assert "for 25 steps: the loss per masked word of the unlabelled texts changed from" in notes[0]
+    model = DomainClassifier("erm", encoder=encoder, steps=2, batch=4, device="cpu").fit_dataset(BOTH)
+    assert model.record_.spec["encoder"] == encoder
+    kept, notes = pretrain_for(BOTH, start, tmp_path / "refused", steps=2, lr=10.0, **SHORT)
+    assert kept == start
+    assert "was refused" in notes[0]
+
+
+def test_unlabelled_texts_are_needed(tmp_path):
+    vectors = world("vector", "none", domains=2, size=4)
+    for data, encoder, message in (
+        (SOURCES, "minilm", "needs unlabelled examples: add --unlabelled FILE"),
+        (vectors, "auto", "needs texts"),
+        (BOTH, "bilstm", "does not support the task masked"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            pretrain_for(data, encoder, tmp_path, steps=2)

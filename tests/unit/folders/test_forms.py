@@ -10,7 +10,6 @@ import pytest
 from holdfast.core.errors import BadInput
 from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.forms import ModelColumns, from_json, to_json
-from holdfast.data.readers.in_memory import read_frame
 from holdfast.data.readers.numbers import FORMS, NumberForm
 from holdfast.data.readers.tables import read_table
 from holdfast.estimator import DomainClassifier
@@ -112,29 +111,20 @@ def test_typed_files_and_unambiguous_dates_need_no_form(folder, tmp_path):
     assert (texts["price"], texts["visit"]) == ([1234, 1234], [read["visit"][0]] * 2)
 
 
-def test_frames_have_the_forms_too(folder):
-    saved = load_model(folder)
-    frame = pd.DataFrame({"price": ["1.234"], "share": ["5%"], "visit": ["05/02/2024"], "size": [1]})
-    dataset = read_frame(frame, ReadOptions(columns=saved.read_columns(None), need=()))
-    assert dataset.raw.take(np.arange(1)).numbers[0, 0] == 1234
-    assert saved.read_columns({"id": "size"})["id"] == "size"  # pyright: ignore[reportOptionalSubscript]
-
-
-def test_vectors_have_forms_without_a_schema(tmp_path):
+def test_vectors_have_forms_without_a_schema_and_no_codes(tmp_path):
     rows = [f'"{i},5",{i % 7},{"np"[i % 2]},{"ab"[i // 2 % 2]}' for i in range(60)]
     (tmp_path / "train.csv").write_text("\n".join(["price,size,label,domain", *rows]) + "\n")
     dataset = training_data(tmp_path / "train.csv")
-    assert dataset.raw.kind == "vector"
-    model = DomainClassifier(method="logistic", device="cpu").fit_dataset(dataset)
-    folder = model.save_pretrained(tmp_path / "model")
+    assert (dataset.raw.kind, set(dataset.forms)) == ("vector", {"price"})
+    folder = DomainClassifier(method="logistic", device="cpu").fit_dataset(dataset).save_pretrained(tmp_path / "model")
     (tmp_path / "new.csv").write_text('price,size\n"1,234",1\n"2,345",2\n')
     saved = load_model(folder)
+    assert saved.read_columns({"id": "size"})["id"] == "size"  # pyright: ignore[reportOptionalSubscript]
     read = saved.align(read_table(tmp_path / "new.csv", ReadOptions(columns=saved.read_columns(None), need=())))
     assert read.raw.take(np.arange(2))[:, 0].tolist() == pytest.approx([1.234, 2.345])
-
-
-def test_plain_columns_are_not_stored():
-    assert read_frame(pd.DataFrame({"a": range(30), "label": [0, 1] * 15, "domain": ["x", "y"] * 15})).forms == {}
+    (tmp_path / "new.csv").write_text("price,size\n" + '"1,5",K\n"2,5",3\n"3,5",4\n' * 20)
+    with pytest.raises(BadInput, match=r"20 bad cells.*column 'size' has 'K' \(row 1\)"):
+        predict(folder, tmp_path / "new.csv", tmp_path / "out.csv", device="cpu")
 
 
 def test_stored_forms_are_checked(folder, tmp_path):
@@ -181,14 +171,4 @@ def test_codes_and_categories_are_read_as_in_training(tmp_path):
     assert any("'N/D' in 1 cells of column 'size' is read as missing" in note for note in result.notes)
     (tmp_path / "new.csv").write_text("hours,size\n<1,N/A?\n" * 30)
     with pytest.raises(BadInput, match=r"'N/A\?' \(row 1\).*expected a number as in the training data"):
-        predict(folder, tmp_path / "new.csv", tmp_path / "out.csv", device="cpu")
-
-
-def test_a_model_of_vectors_reads_no_codes(tmp_path):
-    lines = [f"{i % 7},{i / 8},{'np'[i % 2]},{'ab'[i // 2 % 2]}" for i in range(100)]
-    (tmp_path / "train.csv").write_text("\n".join(["a,b,label,domain", *lines]) + "\n")
-    model = DomainClassifier(method="erm", steps=2, device="cpu").fit_dataset(training_data(tmp_path / "train.csv"))
-    folder = model.save_pretrained(tmp_path / "model")
-    (tmp_path / "new.csv").write_text("a,b\n" + "K,1.5\n2,3\n1,4\n" * 20)
-    with pytest.raises(BadInput, match=r"20 bad cells.*column 'a' has 'K' \(row 1\)"):
         predict(folder, tmp_path / "new.csv", tmp_path / "out.csv", device="cpu")

@@ -53,9 +53,6 @@ def test_push_uploads_the_current_version(monkeypatch, tmp_path):
     assert calls == ["t", ("me/reviews", True), ("me/reviews", str(tmp_path))]
     with pytest.raises(BadInput, match="use NAME or OWNER/NAME"):
         holdfast.push_to_hub(tmp_path, "a/b/c")
-
-
-def test_push_without_the_package_names_it(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(BadInput, match="pip install huggingface_hub"):
         holdfast.push_to_hub(tmp_path, "me/reviews")

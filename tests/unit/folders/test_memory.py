@@ -126,9 +126,6 @@ def test_folder_changes_without_training_and_a_running_server_follows(folder, tm
         assert change_memory(folder, add=new, device="cpu").added == 2
         assert [answer["label"] for answer in service.answer(requests)] == [str(label)] * 2
         assert change_memory(folder, delete=new, device="cpu").deleted == 2
-
-
-def test_model_with_stored_examples_is_exported(folder, tmp_path):
     assert export(folder, tmp_path / "model.pt2", format="torch").difference < 1e-5
 
 

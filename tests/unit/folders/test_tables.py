@@ -6,11 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from holdfast.adaptation.adapt import Terms, adapt
 from holdfast.core.errors import BadInput
 from holdfast.data.readers.in_memory import read_frame
 from holdfast.estimator import DomainClassifier
-from holdfast.folders.format import load_model
 from holdfast.nn.backbones.tabular import Columns
 from holdfast.prediction.predict import predict
 from holdfast.serve.service import Service
@@ -81,16 +79,6 @@ def test_served_rows_equal_predictions(tmp_path):
         service.parser.parse(b'{"example": {"height": 3}}')
     with pytest.raises(BadInput, match="column 'age' has 'old', expected a number"):
         service.parser.parse(b'{"example": {"age": "old"}}')
-
-
-@pytest.mark.parametrize("method", ["erm", "boosting"])
-def test_a_model_of_tables_learns_another_domain(tmp_path, method):
-    options = {"encoder": "columns"} if method == "boosting" else {}
-    folder = fitted(method, keep_sample=30, **options).save_pretrained(tmp_path / "model")
-    frame(60, seed=3, domains=1).assign(domain="new").to_csv(tmp_path / "new.csv", index=False)
-    result = adapt(folder, tmp_path / "new.csv", Terms(steps=5, force=True, device="cpu"))
-    assert result.version == 2
-    assert "new" in load_model(folder).domains
 
 
 def test_statistics_come_from_the_training_rows_only():

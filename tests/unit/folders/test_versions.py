@@ -125,11 +125,16 @@ def test_changed_or_incomplete_version_is_not_restored(model):
     assert content(model) == "model.safetensors two"
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "[" * 9**6, "\xff", '{"format": 1}', '{"format": 7, "current": 1}'])
+UNKNOWN = '{"format": 1, "current": 7, "versions": []}'
+
+
+@pytest.mark.parametrize(
+    "text", [UNKNOWN, "{", "[]", "[" * 9**6, "\xff", '{"format": 1}', '{"format": 7, "current": 1}']
+)
 def test_corrupted_ledger_raises(model, text):
     with_versions(model, "two")
     (model / "versions" / "ledger.json").write_text(text, encoding="latin-1")
-    with pytest.raises(BadInput, match=r"ledger.json (is corrupted|has format 7)"):
+    with pytest.raises(BadInput, match=r"ledger.json (is corrupted|has format 7)|no version 7"):
         current_folder(model)
 
 
@@ -153,14 +158,6 @@ def test_ledger_entry_with_an_invalid_field_raises(model, name, value, message):
     path.write_text(json.dumps(document))
     with pytest.raises(BadInput, match=rf"ledger.json is corrupted \(.*{message}"):
         read_ledger(model, FIRST)
-
-
-def test_ledger_with_an_unknown_current_version_raises(model):
-    with_versions(model, "two")
-    path = model / "versions" / "ledger.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"current": 7}))
-    with pytest.raises(BadInput, match=r"version 7 .*1, 2"):
-        current_folder(model)
 
 
 FOLDERS = Path(__file__).with_name("saved")

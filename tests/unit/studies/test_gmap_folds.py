@@ -42,11 +42,8 @@ def data(tmp_path_factory):
 
 def test_pooled_data_has_no_copies_and_no_splits(data):
     dataset = pooled("acl-arc", data)
-    assert (len(dataset), dataset.split, dataset.domains) == (
-        59,
-        None,
-        ("acl-arc",),
-    )  # without the text with two labels
+    # without the text with two labels
+    assert (len(dataset), dataset.split, dataset.domains) == (59, None, ("acl-arc",))
 
 
 def test_corpora_have_fixed_splits_and_no_texts_of_the_data_set(data):

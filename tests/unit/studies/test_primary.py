@@ -29,13 +29,7 @@ def comparison(system: str = "MIL", **fields) -> Comparison:
 def record(row: str, *, lr: float, seed: int = 0, valid: float = 0.8, test: float | None = None, share: float = 0.2):
     """Return a record with two source domains and, if `test` is given, two targets."""
     args = {"memory_lr": 0.0} if row == "untrained" else {}
-    settings = {
-        **ROWS[row],
-        "method_args": args,
-        "neck_args": {"fusion": "interpolate"},
-        "metric": "macro_f1",
-        "lr": lr,
-    }
+    settings = {**ROWS[row], "method_args": args, "neck_args": {}, "metric": "macro_f1", "lr": lr}
     targets = {} if test is None else {"x": {"macro_f1": test - 0.1}, "y": {"macro_f1": test + 0.1}}
     valid_scores = {"a": {"macro_f1": valid}, "b": {"macro_f1": valid}}
     stage = {"train": ["a", "b"], "step": 1, "valid": valid_scores, "test": targets, "sizes": {}, "history": []}
