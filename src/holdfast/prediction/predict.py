@@ -116,8 +116,10 @@ def predict(
     and score, or id, words and scores. Examples whose `foreign` percentile is above `abstain_above` get no prediction.
 
     `carry` names columns of a table that are copied behind the predictions; one that has the name of a prediction
-    column is written as `input_NAME`. With `skip_bad`, rows of a table with bad cells are left out and counted, and
-    the ids of the others are still their rows in the file.
+    column is written as `input_NAME`. Numbers of text files are numbers in jsonl and parquet files.
+
+    With `skip_bad`, rows of a table with bad cells are left out and counted, and the ids of the others are still their
+    rows in the file.
 
     With a `coverage` such as 0.9, the columns `set` and `set_size`, or `low` and `high`, hold prediction sets that are
     calibrated on left-out domains with the method `sets`: `split`, `mondrian` or `weighted`.
