@@ -25,7 +25,7 @@ from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.experts.graft import describe_experts
 from holdfast.nn.model import Model
 from holdfast.record import RunRecord
-from holdfast.tasks.base import ColumnTask, GenerativeTask, InferenceTask, Structured, Task
+from holdfast.tasks.base import GenerativeTask, Structured, Task
 from holdfast.uncertainty.arrays import Predicted
 from holdfast.uncertainty.calibration import (
     Calibration,
@@ -208,23 +208,18 @@ class Predictor:
         if isinstance(task, GenerativeTask):
             words = self._map(raw, partial(task.generate, self.encoder), device)
             return task.text_columns(self.encoder, words if len(words) else None)
-        if not isinstance(task, Structured) or not isinstance(task, ColumnTask):
+        if not isinstance(task, Structured):
             raise BadInput(f"a model of the task {self.task} predicts {self.predicts} and no columns: use predict")
-        if isinstance(task, InferenceTask):
-            prepared = task.prepare_inference(self.encoder, raw)
-        else:
-            prepared = task.prepare(self.encoder, raw, self.classes)
+        prepared = task.prepare_inference(self.encoder, raw, self.classes)
         examples = Examples(prepared.store, prepared.y, (), device=device, starts=prepared.starts)
         self._move(device)
         predictions: list[Any] = [None] * len(prepared.store)
         with torch.no_grad():
             rows = np.arange(len(prepared.store))
             for batch_rows, x, _ in examples.iter_batches(rows, prediction_batch=self.prediction_batch):
-                outputs, task = self.model(x), prepared.task
-                outputs = task.compress(outputs) if isinstance(task, InferenceTask) else outputs.float()
+                outputs = prepared.task.compress(self.model(x))
                 for row, output in zip(batch_rows.tolist(), outputs.cpu(), strict=True):
                     predictions[row] = output
-        assert isinstance(prepared.task, ColumnTask)
         return prepared.task.prediction_columns(raw, predictions, prepared.y)
 
     def _map(self, raw: Raw, function: Callable[[Any], Tensor], device: torch.device | str) -> Tensor:

@@ -144,16 +144,31 @@ class Prepared:
 
     store: Store
     y: Tensor | Ragged
-    task: Task
+    task: Structured
     starts: Tensor | None = None  # first input of each raw example, if one raw example makes several inputs
 
 
-@runtime_checkable
-class Structured(Protocol):
-    """A task whose targets are part of the raw examples, at positions that depend on the encoder's tokenizer."""
+class Structured(Task):
+    """A task whose targets are part of the raw examples, at positions that depend on the encoder's tokenizer.
 
-    # build inputs with the positions to predict, and the targets at these positions
-    def prepare(self, encoder: Backbone, raw: Rows, classes: Sequence[str]) -> Prepared: ...
+    It predicts columns of a file instead of class labels.
+    """
+
+    @abstractmethod
+    def prepare(self, encoder: Backbone, raw: Rows, classes: Sequence[str]) -> Prepared:
+        """Build inputs with the positions to predict, and the targets at these positions."""
+
+    def prepare_inference(self, encoder: Backbone, raw: Rows, classes: Sequence[str]) -> Prepared:
+        """Build inputs for predictions; by default those for training."""
+        return self.prepare(encoder, raw, classes)
+
+    def compress(self, output: Tensor) -> Tensor:
+        """Return what `prediction_columns` needs of the outputs (b, k, c)."""
+        return output.float()
+
+    @abstractmethod
+    def prediction_columns(self, raw: Rows, outputs: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
+        """Return columns with one value per raw example, from the outputs (k, c) and the targets of each input."""
 
 
 @runtime_checkable
@@ -162,25 +177,6 @@ class Augmenting(Protocol):
 
     # return a training batch with newly sampled inputs and targets
     def augment(self, x: Inputs, y: Tensor, generator: torch.Generator) -> tuple[Inputs, Tensor]: ...
-
-
-@runtime_checkable
-class InferenceTask(Protocol):
-    """A task that prepares examples for prediction differently from examples for training."""
-
-    # build inputs with the positions that the user marked
-    def prepare_inference(self, encoder: Backbone, raw: Rows) -> Prepared: ...
-
-    # (b, k, n) the part of the outputs (b, k, c) that `prediction_columns` needs
-    def compress(self, output: Tensor) -> Tensor: ...
-
-
-@runtime_checkable
-class ColumnTask(Protocol):
-    """A task whose predictions are not class labels: it defines the columns of a prediction file."""
-
-    # return columns with one value per raw example, from the outputs (k, c) and the targets of each input
-    def prediction_columns(self, raw: Rows, outputs: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]: ...
 
 
 @runtime_checkable

@@ -21,7 +21,7 @@ from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.positions import token_encoder, windows
 from holdfast.nn.model import Model
 from holdfast.record import Scores
-from holdfast.tasks.base import Prepared, Rows, Task, chunks, select
+from holdfast.tasks.base import Prepared, Rows, Structured, chunks, select
 
 LOSS, WORDS = 0, 1  # columns of `Masked.stats`
 SHARE = 0.15  # share of words to predict
@@ -30,7 +30,7 @@ CHUNK = 512
 ANY_MASK = "[MASK]"  # accepted in user texts for every tokenizer
 
 
-class Masked(Task):
+class Masked(Structured):
     """Cross-entropy at the masked positions, whose states are gathered before the vocabulary projection.
 
     Validation and test mask the same positions every time, sampled from the text itself. Training batches mask other
@@ -64,7 +64,7 @@ class Masked(Task):
         starts = torch.tensor([0, *counts]).cumsum(0)
         return Prepared(join(stores), Ragged.join(targets), task, starts)
 
-    def prepare_inference(self, encoder: Backbone, raw: Rows) -> Prepared:
+    def prepare_inference(self, encoder: Backbone, raw: Rows, classes: Sequence[str]) -> Prepared:
         """Build windows that contain masks written by the user; the targets are the rows of their texts."""
         tokens = token_encoder(encoder, "masked")
         task, mask = _bound(tokens.tokenizer), tokens.tokenizer.mask_token

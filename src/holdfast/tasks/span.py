@@ -23,7 +23,7 @@ from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.positions import FIRST, Window, question_windows, token_encoder
 from holdfast.nn.model import Model
 from holdfast.record import Scores
-from holdfast.tasks.base import Prepared, Rows, Task, chunks
+from holdfast.tasks.base import Prepared, Rows, Structured, chunks
 
 START, END, POSITIONS, WINDOW = range(4)  # columns of a window's target
 LOSS, SCORE, FROM, TO, WHICH = range(5)  # columns of `Span.stats`
@@ -32,7 +32,7 @@ ARTICLES = {"a", "an", "the"}
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-class Span(Task):
+class Span(Structured):
     """Mean cross-entropy of the answer's first and last token; exact match and word F1 of the best span.
 
     In a window without the answer both targets are the first position. The predicted answer is the span with the

@@ -18,7 +18,7 @@ from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.positions import first_tokens, token_encoder
 from holdfast.nn.model import Model
 from holdfast.record import Scores
-from holdfast.tasks.base import Prepared, Rows, Task, chunks, select
+from holdfast.tasks.base import Prepared, Rows, Structured, chunks, select
 
 # columns of `Tag.stats`
 LOSS, VISIBLE, WORDS, CORRECT_TAGS, CORRECT_ENTITIES, PREDICTED_ENTITIES, TRUE_ENTITIES = range(7)
@@ -26,7 +26,7 @@ OUTSIDE = "O"
 CHUNK = 4096
 
 
-class Tag(Task):
+class Tag(Structured):
     """Cross-entropy at the first token of each word; entity-level precision, recall and F1.
 
     Targets are tags 0 to c - 1. Words cut off by the encoder's maximum length have targets c to 2c - 1: they count as

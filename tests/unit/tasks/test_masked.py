@@ -180,14 +180,14 @@ def test_tagged_sentences_and_questions_provide_texts(encoder):
 
 
 def test_pairs_raise(encoder):
-    for bound in (Masked().prepare, lambda encoder, raw, _: Masked().prepare_inference(encoder, raw)):
+    for bound in (Masked().prepare, Masked().prepare_inference):
         with pytest.raises(BadInput, match="needs plain texts"):
             bound(encoder, Texts.of([("a", "b")]), ())
 
 
 def filled(model, texts):
     """Predict masked words as a model folder does."""
-    bound = Masked().prepare_inference(model.backbone, Texts.of(texts))
+    bound = Masked().prepare_inference(model.backbone, Texts.of(texts), ())
     with torch.no_grad():
         result = bound.task.compress(model(bound.store.take(torch.arange(len(bound.store)))))
     return bound.task.prediction_columns(Texts.of(texts), list(result), bound.y)
@@ -218,4 +218,4 @@ def test_mask_notation_works_for_every_tokenizer(tmp_path):
 
 def test_texts_without_masks_raise(encoder):
     with pytest.raises(BadInput, match=r"\[MASK\]"):
-        Masked().prepare_inference(encoder, Texts.of(["the film", "was good"]))
+        Masked().prepare_inference(encoder, Texts.of(["the film", "was good"]), ())
