@@ -12,10 +12,12 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
+from holdfast.nn.backbones import word_vectors
 from holdfast.nn.backbones.words import PAD, SEPARATOR, UNKNOWN
 from lab.dialogue import encoder as dialogue
 from lab.dialogue import seq2seq
 from lab.dialogue.encoder import Dialogue
+from lab.dialogue.similarity import load_similarity
 
 PAIRS = [
     ("How are you today?", "fine, and you?"),
@@ -268,3 +270,24 @@ def test_bad_input():
         net(columns=[2]).widen(2)
     with pytest.raises(BadInput, match=r"column .* got 3"):
         net(directions=2).add_column(3)
+
+
+def test_similarity_is_the_cosine_of_mean_vectors(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    vectors = {word: rng.normal(size=5) for word in ("a", "b", "c", "d")}
+    np.savez(tmp_path / "v.npz", words=np.array([*vectors]), vectors=np.stack([*vectors.values()]))
+    (tmp_path / "v.txt").write_text("".join(f"{w} {' '.join(map(str, v))}\n" for w, v in vectors.items()))
+    for name in ("v.npz", "v.txt"):
+        like = load_similarity(tmp_path / name)
+        texts = [(["a", "b", "a"], ["c"]), (["a", "zebra"], ["a"]), (["zebra"], ["a"]), ([], ["a"])]
+        result = like.cosines(*([like.ids(pair[i]) for pair in texts] for i in (0, 1)))
+        mean = (2 * vectors["a"] + vectors["b"]) / 3
+        expected = mean @ vectors["c"] / np.linalg.norm(mean) / np.linalg.norm(vectors["c"])
+        np.testing.assert_allclose(result, [expected, 1.0, 0.0, 0.0], atol=1e-6)
+        with monkeypatch.context() as patch:
+            patch.setattr(word_vectors, "MAX_WORDS", 2)
+            other = (tmp_path / name).rename(tmp_path / f"few-{name}")
+            assert list(load_similarity(other).index) == ["a", "b"]
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(BadInput, match="no word vectors"):
+        load_similarity(tmp_path / "empty.txt")

@@ -30,15 +30,6 @@ def test_mutations_are_reproducible_and_differ():
     assert documents == [{"example": [1, 2]}]
 
 
-def test_inputs_are_counted_per_kind(tmp_path):
-    assert main(["inputs", "--count", "300", "--only", "csv", "records", "--out", str(tmp_path)]) == 0
-    summary = json.loads((tmp_path / "inputs.json").read_text())
-    assert summary["inputs"] == 300
-    for counts in summary["kinds"].values():
-        assert counts["rejected"] > 10
-    assert summary["kinds"]["csv"]["accepted"] > 0
-
-
 def test_exception_and_crash_are_failures():
     def check(contents):
         if contents == [b"crash"]:
@@ -96,10 +87,16 @@ def test_faults_and_kills_happen_at_the_armed_operation(tmp_path):
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "words", [["kills", "--count", "6", "--only", "fit"], ["faults", "--count", "1", "--only", "record"]]
+    "words",
+    [
+        ["kills", "--count", "6", "--only", "fit"],
+        ["faults", "--count", "1", "--only", "record"],
+        ["inputs", "--count", "300", "--only", "csv", "records"],
+    ],
 )
 def test_sections_run(words, tmp_path):
     assert main([*words, "--out", str(tmp_path)]) == 0
     summary = json.loads((tmp_path / f"{words[0]}.json").read_text())
     assert not summary["failures"]
-    assert summary.get("kills") == 6 or summary.get("cases", 0) >= 20
+    assert summary.get("kills") == 6 or summary.get("cases", 0) >= 20 or summary.get("inputs") == 300
+    assert all(counts["rejected"] > 10 for counts in summary.get("kinds", {}).values())
