@@ -22,8 +22,8 @@ def signed_rank(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
     if not differences.any():
         return 0.0, 1.0
     signs: Any = stats.PermutationMethod(n_resamples=1 << 20)
-    found: Any = stats.wilcoxon(differences[differences != 0], alternative="greater", method=signs)
-    return float(found.statistic), float(found.pvalue)
+    result: Any = stats.wilcoxon(differences[differences != 0], alternative="greater", method=signs)
+    return float(result.statistic), float(result.pvalue)
 
 
 @dataclass(frozen=True, slots=True)
