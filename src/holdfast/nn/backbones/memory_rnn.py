@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_at_least
 from holdfast.core.inputs import Tokens
-from holdfast.core.settings import checked_settings, choice, retired_settings, setting
+from holdfast.core.settings import checked_settings, retired_settings, setting
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import fingerprint
 from holdfast.nn.backbones.word_vectors import read_vectors
@@ -23,6 +23,7 @@ from holdfast.nn.backbones.words import PAD, UNKNOWN, WordBackbone, WordTable, v
 from holdfast.nn.growth import expand_inputs, units_for_budget
 from holdfast.nn.recurrent.layer import (
     BANK_SETTINGS,
+    BankSettings,
     RecurrentLayer,
     column_positions,
     next_column,
@@ -43,7 +44,7 @@ class MemoryRNN(WordBackbone):
     """
 
     @checked_settings
-    class Settings:
+    class Settings(BankSettings):
         """Settings of the network; `slots=0` is the plain network, `length` the number of words per text."""
 
         cell: str = "lstm"
@@ -51,10 +52,6 @@ class MemoryRNN(WordBackbone):
         hidden: int = 300
         slots: int = 500
         slot_width: int = 300
-        init: str = setting("data", help="initialisation of the slots: data, or published (random)")
-        key_scale: float = setting(1.0, search=choice(0.3, 1.0, 3.0), help="factor of initial keys")
-        value_scale: float = setting(1.0, search=choice(0.3, 1.0, 3.0), help="factor of initial values")
-        temperature: float = setting(1.0, search=choice(0.3, 1.0, 3.0), help="divisor of the scores of slots")
         pooling: str = setting("last", choices=("last", "mean"))
         joint: int = setting(300, least=1)
         dropout: float = 0.1

@@ -25,7 +25,6 @@ from holdfast.nn.graft.attention import (
     MemoryAttention,
     MemoryStates,
     attend_to,
-    checkpoint_context,
     insert_attention,
     remove_attention,
 )
@@ -282,31 +281,6 @@ def test_threads_are_independent(networks):
     for one, many in zip(expected, result, strict=True):
         assert len(many) == 10
         assert all(torch.equal(one, each) for each in many)
-
-
-@pytest.mark.parametrize("family", ["bert", "distilbert", "gpt2"])
-def test_gradient_checkpointing(family, networks):
-    net = copy.deepcopy(networks[family])
-    insert_attention(layer_stack(net), range(3))
-    for part in net.modules():
-        if isinstance(part, nn.Dropout):
-            part.p = 0.0
-    memory = torch.randn(2, 5, 32, requires_grad=True)
-
-    def grads():
-        with attend_to(MemoryStates(dict.fromkeys(range(3), memory))):
-            out = states(net.train())
-        return torch.autograd.grad(out.square().sum(), [memory, *layer_stack(net).parameters()])
-
-    plain = grads()
-    net.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": checkpoint_context})
-    calls = []
-    hook = layer_stack(net)[0].register_forward_pre_hook(lambda *_: calls.append(1))
-    again = grads()
-    hook.remove()
-    assert len(calls) == 2  # recomputed
-    for a, b in zip(plain, again, strict=True):
-        assert_close(a, b)
 
 
 def test_unsupported_attention_raises():

@@ -43,7 +43,7 @@ def test_layers_drop_both_branches(family, folder):
 
 
 def test_drop_path_survives_saving(folder, tmp_path):
-    net, x = transformer("vit", folder, drop_path=0.3, experts={"count": 2, "at": [1], "inner": 8})
+    net, x = transformer("vit", folder, drop_path=0.3)
     again = VisionTransformer.load(tmp_path, net.save(tmp_path))
     again.load_state_dict(net.state_dict())
     assert again.settings == net.settings
