@@ -75,10 +75,11 @@ def is_collapsed(group: Iterable[RunRecord]) -> bool:
 
 
 def is_plain(record: RunRecord) -> bool:
-    """Whether the record is of the baseline without a neck, a general memory or a memory at prediction time."""
+    """Whether the record is of the baseline without a neck, experts or general memory, or memory at prediction time."""
+    has_experts = (record.spec.get("encoder_args") or {}).get("experts")
     has_recall = record.spec.get("predict", "model") != "model"
     reads = record.spec.get("encoder") == GENERAL
-    return record.spec["method"] == BASELINE and not (_has_neck(record) or has_recall or reads)
+    return record.spec["method"] == BASELINE and not (_has_neck(record) or has_experts or has_recall or reads)
 
 
 def is_simple(record: RunRecord) -> bool:

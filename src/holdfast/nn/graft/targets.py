@@ -9,7 +9,7 @@ from torch import nn
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.settings import setting_names, type_error
 from holdfast.nn.experts.graft import LAYER_CHOICES, feed_forward_names, layer_indices
-from holdfast.nn.experts.layer import ExpertSettings
+from holdfast.nn.experts.layer import ExpertSettings, SparseMoE
 from holdfast.nn.graft.holder import Entry
 from holdfast.nn.memory.general import GeneralSettings, ReadSettings, plan_reads
 from holdfast.nn.memory.key_value import KeyValueSettings
@@ -35,7 +35,7 @@ def experts(module: nn.Module, request: int | Mapping[str, Any]) -> list[Entry]:
     settings: dict[str, Any] = {"count": request} if isinstance(request, int) else dict(request)
     feed, at = settings.pop("feed", None), settings.pop("at", LAYER_CHOICES[0])
     _check_names("setting of experts", settings, setting_names(ExpertSettings))
-    if wrong := type_error(ExpertSettings, settings):
+    if wrong := type_error(SparseMoE, settings):
         raise BadInput(f"experts: {wrong}")
     options = asdict(ExpertSettings(**settings))
     names = [at] if isinstance(at, str) else at

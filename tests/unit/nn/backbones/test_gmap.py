@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
@@ -17,20 +16,17 @@ from holdfast.core.errors import BadInput
 from holdfast.methods.averaging import SWAD, MovingAverage
 from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Optimizer, OptimizerSettings
-from holdfast.nn.backbones.companion import GeneralEncoder
 from holdfast.nn.backbones.gmap import GMap
 from holdfast.nn.backbones.pretrained import load_module
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.graft.attention import ATTENTIONS
 from holdfast.nn.heads import Linear
 from holdfast.nn.label_words import LabelWords
-from holdfast.nn.memory.general import STRATEGIES, GeneralMemory
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.nn.tuning import tune
 from holdfast.tasks.classify import Classify
 from tests import tiny
-from tests.unit.nn.graft.test_attention import tiny_gpt2
 from tests.unit.nn.transformers import LABELS, TEXTS
 
 OTHERS = ("roberta", "mpnet", "distilbert", "electra")
@@ -67,20 +63,6 @@ def trained(encoder: TextEncoder, steps: int = 3) -> ERM:
     for _ in range(steps):
         network.step(DomainBatch(batch(encoder), LABELS, (0, 1), (3, 3)))
     return network
-
-
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_features_do_not_depend_on_padding_and_batch(strategy, attention, folders):
-    encoder = build(folders, strategy=strategy, attention=attention).eval()
-    x = batch(encoder)
-    assert len(set(x.mask.sum(1).tolist())) > 2
-    with torch.no_grad():
-        together = encoder(x)
-        for i, text in enumerate(TEXTS):
-            assert_close(encoder(batch(encoder, [text]))[0], together[i], rtol=1e-4, atol=1e-5)
-        longer = inputs.Tokens(F.pad(x.ids, (0, 4), value=1), F.pad(x.mask, (0, 4)))
-        assert_close(encoder(longer), together, rtol=1e-4, atol=1e-5)
 
 
 def test_dropout_applies_to_trained_networks(folders):
@@ -142,23 +124,6 @@ def test_unfrozen_general_model_is_trained(folders):
     assert len(moved) == len(before)
 
 
-def test_domain_weights_load_into_the_plain_network(folders):
-    network = trained(build(folders, attention="gate"))
-    plain = load_module(folders["domain"], what="it")
-    plain.load_state_dict(network.model.backbone.module.state_dict())  # strict: exactly the same names
-    extra = [name for name in network.model.backbone.state_dict() if not name.startswith("module.")]
-    assert sorted(extra) == ["companion.gates.2.weight", "companion.shares.1", "companion.shares.2"]
-
-
-def test_memory_of_an_identical_network_changes_only_the_first_layer(folders):
-    """The states after layer i are the input of layer i + 1, so reading them as memory changes nothing there."""
-    encoder = build(folders, general=None, strategy="none").eval()
-    second = GeneralEncoder.build(encoder.checkpoint, frozen=True)
-    encoder.attach_companion(GeneralMemory(encoder.module, second, {1: (1,)}))
-    plain = TextEncoder.build(list, name=folders["domain"], length=16).eval()
-    assert_close(encoder(batch(plain)), plain(batch(plain)), rtol=1e-4, atol=1e-5)
-
-
 def test_mix_interpolates_weights(folders):
     one, other = (load_module(folders[name], what="it").state_dict() for name in ("domain", "general"))
     for share in (0.0, 0.3, 1.0):
@@ -170,11 +135,6 @@ def test_mix_interpolates_weights(folders):
         build(folders, mix=2)
     with pytest.raises(BadInput, match=r"encoder\.mix .*token_type_embeddings"):
         build(folders, mix=0.5, general=folders["roberta"])
-
-
-def test_strategy_none_is_the_plain_encoder(folders):
-    plain = TextEncoder.build(list, name=folders["domain"], length=16).eval()
-    assert torch.equal(build(folders, strategy="none").eval()(batch(plain)), plain(batch(plain)))
 
 
 def test_different_tokenizers_raise(folders):
@@ -232,12 +192,6 @@ def test_folder_with_another_general_model_raises(folders, tmp_path):
         GMap.load(tmp_path, settings)
 
 
-def test_settings_identify_the_general_model(folders, tmp_path):
-    """The key of cached features consists of settings and state, and the state excludes the general model."""
-    digests = {build(folders, general=folders[name]).settings["companion"]["digest"] for name in ("general", "roberta")}
-    assert len(digests) == 2
-
-
 @pytest.mark.parametrize("family", ["bert", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_half_precision_is_close(family, attention, tmp_path):
@@ -283,20 +237,3 @@ def test_prompts_and_label_words_work(folders):
     assert int(seen[-1].max()) < len(tiny.VOCABULARY)
     words = [tiny.VOCABULARY[i] for i in seen[-1][0].tolist()]
     assert " ".join(words).startswith("[CLS] the good film was i ##t [MASK]")
-
-
-def test_decoder_does_not_see_later_tokens(tmp_path):
-    for seed, name in enumerate(("domain", "general")):
-        tiny_gpt2(words=len(tiny.VOCABULARY), seed=seed).save_pretrained(tmp_path / name)
-        tiny.tiny_tokenizer(tmp_path / name)
-    encoder = GMap.build(list, domain=str(tmp_path / "domain"), general=str(tmp_path / "general"), length=12).eval()
-    plain = TextEncoder.build(list, name=str(tmp_path / "domain"), length=12).eval()
-    x = batch(encoder)
-    with torch.no_grad():
-        before = encoder.states(x)
-        assert float((before - plain.states(x)).abs().max()) > 1e-3
-        for t in range(1, x.ids.shape[1]):
-            ids = x.ids.clone()
-            ids[:, t:] = 7
-            after = encoder.states(inputs.Tokens(ids, x.mask))
-            assert_close(after[:, :t], before[:, :t], rtol=0, atol=1e-5)

@@ -1,10 +1,7 @@
 """Null controls of a general memory: a copy of the encoder, a random network, another text."""
 
-import copy
-
 import pytest
 import torch
-import torch.nn.functional as F
 from torch.testing import assert_close
 
 from holdfast.core import inputs
@@ -14,7 +11,6 @@ from holdfast.data.raw import Texts
 from holdfast.nn.backbones.gmap import GMap
 from holdfast.nn.backbones.pretrained import load_module
 from holdfast.nn.backbones.text import TextEncoder
-from holdfast.nn.graft.attention import ATTENTIONS
 from holdfast.nn.memory.general import memory_hidden
 from holdfast.tasks.masked import Masked
 from tests import tiny
@@ -60,20 +56,6 @@ def test_memory_random_depends_on_the_seed_and_is_frozen(folders):
     }
 
 
-@pytest.mark.parametrize("attention", ATTENTIONS)
-def test_memory_other_does_not_depend_on_batch_and_padding(attention, folders):
-    encoder = build(folders, memory="other", attention=attention).eval()
-    plain = build(folders, attention=attention).eval()
-    x = batch(encoder)
-    with torch.no_grad():
-        together = encoder(x)
-        assert float((together - plain(x)).abs().max()) > 1e-3
-        for i, text in enumerate(TEXTS):
-            assert_close(encoder(batch(encoder, [text]))[0], together[i], rtol=1e-4, atol=1e-5)
-        longer = inputs.Tokens(F.pad(x.ids, (0, 4), value=1), F.pad(x.mask, (0, 4)))
-        assert_close(encoder(longer), together, rtol=1e-4, atol=1e-5)
-
-
 def test_memory_other_reads_states_of_a_training_text(folders):
     encoder = build(folders, memory="other", strategy="single").eval()
     x = batch(encoder)
@@ -88,17 +70,6 @@ def test_memory_other_reads_states_of_a_training_text(folders):
     }
     assert words == {" ".join(encoder.tokenizer.decode(encoder.tokenizer(text)["input_ids"][1:-1]).split())
                      for text in TRAINING}  # fmt: skip
-
-
-@pytest.mark.parametrize("memory", ["own", "random", "other"])
-def test_controls_load_from_a_folder(memory, folders, tmp_path):
-    encoder = build(folders, memory=memory).eval()
-    expected = encoder(batch(encoder))
-    settings, state = encoder.save(tmp_path / "saved"), copy.deepcopy(encoder.state_dict())
-    again = GMap.load(tmp_path / "saved", settings)
-    again.load_state_dict(state)
-    assert torch.equal(again.eval()(batch(again)), expected)
-    assert again.settings == encoder.settings
 
 
 def test_invalid_controls_raise(folders):

@@ -1,14 +1,11 @@
 """MemoryRNN: texts and pairs, words, growth of slots and words, saving and loading."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.core.tape import tape
 from holdfast.nn.backbones.memory_rnn import MemoryRNN
 from holdfast.nn.backbones.words import PAD, UNKNOWN
 
@@ -107,47 +104,8 @@ def test_new_words_leave_prepared_examples_valid():
     assert not new.grad[1].any()
 
 
-@pytest.mark.parametrize("examples", [TEXTS, PAIRS], ids=["texts", "pairs"])
-def test_new_slots_preserve_the_old_segments(examples):
-    encoder = net(examples).eval()
-    x = encoder.prepare(examples).take(ALL)
-    before = encoder(x)
-    assert len(encoder.grow(4, domain=1)) == 2
-    assert torch.equal(encoder(x, segments=1), before)
-    assert not torch.equal(encoder(x), before)
-    with tape() as heard:
-        encoder(x)
-    assert heard["memory/mass"][0].shape == (5 * (1 + (examples is PAIRS)), 2, 2)
-
-
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
-@pytest.mark.parametrize("examples", [TEXTS, PAIRS], ids=["texts", "pairs"])
-def test_grown_network_loads_from_folder_or_state(cell, examples, tmp_path):
-    encoder = net(examples, cell=cell).eval()
-    bare = json.loads(json.dumps(encoder.save(tmp_path)))
-    first = MemoryRNN.load(tmp_path, bare).eval()
-    encoder.grow(4, domain=2)
-    encoder.grow_words(["zebra"])
-    again = MemoryRNN.load(tmp_path, json.loads(json.dumps(encoder.save(tmp_path)))).eval()
-    asked = [*examples[:4], "good zebra" if examples is TEXTS else ("good zebra", "zebra")]
-    expected = encoder(encoder.prepare(asked).take(ALL))
-    for other in (first, again):
-        other.load_state_dict(encoder.state_dict())
-        assert torch.equal(other(other.prepare(asked).take(ALL)), expected)
-        assert other.preparation_key() == encoder.preparation_key()
-        assert other.rnn.bank.owner.tolist() == [0] * 5 + [2] * 4
-
-
 def test_without_slots_equals_the_plain_network():
     names = [name for name, _ in net(slots=0).named_parameters()]
     assert not any("bank" in name or "content" in name for name in names)
     with pytest.raises(BadInput, match="slots"):
         net(slots=0).grow(3, domain=1)
-
-
-def test_bad_input():
-    for options, pattern in [
-        ({"min_count": 9}, "min_count"),
-    ]:
-        with pytest.raises(BadInput, match=pattern):
-            net(**options)

@@ -171,15 +171,6 @@ def test_column_features_follow_the_old_features():
         encoder(x, segments=1)
 
 
-def test_new_column_replaces_the_pair_layer():
-    encoder = net(PAIRS)
-    old = encoder.joint[0].weight
-    encoder.add_column(3)
-    assert encoder.joint[0].weight.shape == (7, 4 * (8 + 6))
-    assert not torch.isin(encoder.joint[0].weight, old).any()
-    assert not encoder.joint.training
-
-
 def test_new_words_train_through_all_columns():
     encoder = net()
     encoder.add_column(3)

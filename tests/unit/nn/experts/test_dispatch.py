@@ -71,13 +71,6 @@ def test_values_and_both_derivatives(assert_derivatives, t, k, same, d, h, loop)
     assert not bool(grads[2][1].any())  # the expert without tokens
 
 
-@pytest.mark.parametrize("check", [torch.autograd.gradcheck, torch.autograd.gradgradcheck])
-def test_finite_differences(check):
-    u, gates, chosen, weights = case(4, dtype=torch.float64, experts=3)
-    leaves = [x.clone().requires_grad_() for x in (u, gates, *weights)]
-    assert check(partial(dispatched, chosen, F.gelu, loop=False), leaves, fast_mode=True)
-
-
 def test_another_activation_and_no_biases(assert_derivatives):
     u, gates, chosen, (up, up_bias, down, down_bias) = case(37)
     inputs = u, gates, up, up_bias, down, down_bias
@@ -103,18 +96,6 @@ def test_bf16_rows_with_fp32_biases_only_round():
     for (a, b), dtype in zip([(actual, expected), *grads], dtypes, strict=True):
         assert a.dtype == dtype
         assert bool((a.detach().double() - b.detach()).abs().max() <= 0.03 * b.detach().abs().max())
-
-
-def test_grouped_product_of_torch_equals_the_loop(monkeypatch):
-    u, gates, chosen, weights = case()
-    calls = []
-    if dispatch._grouped_mm is not None:
-        original = dispatch._grouped_mm
-        monkeypatch.setattr(dispatch, "_grouped_mm", lambda *a, **named: calls.append(1) or original(*a, **named))
-    first = dispatched(chosen, F.gelu, u, gates, *weights, loop=False)[0]
-    assert len(calls) == (2 if dispatch._grouped_mm is not None else 0)
-    monkeypatch.setattr(dispatch, "_grouped_mm", None)  # an older torch
-    assert_close(first, dispatched(chosen, F.gelu, u, gates, *weights, loop=False)[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("inputs", [7, 8])

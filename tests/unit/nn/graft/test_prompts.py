@@ -6,8 +6,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.vision import VisionTransformer
-from holdfast.nn.graft.insert import PromptedLayer, insert_prompts, prompt_parameters
+from holdfast.nn.graft.insert import PromptedLayer, prompt_parameters
 from holdfast.nn.tuning import tune
 from tests.unit.nn.transformers import transformer
 
@@ -64,14 +63,6 @@ def test_shallow_and_deep_prompts(family, pooling, tmp_path):
         assert float((features - plain(x)).detach().abs().max()) > 1e-5
 
 
-def test_no_prompts_equals_the_plain_network(tmp_path):
-    net, _ = transformer("vit", tmp_path)
-    assert not prompt_parameters(net)
-    layers = nn.ModuleList([nn.Identity()])
-    insert_prompts(layers, 3, place="none", prompts=5)
-    assert isinstance(layers[0], nn.Identity)
-
-
 def test_prompts_are_trained_with_the_class_token_or_everything(tmp_path):
     net, _ = transformer("vit", tmp_path, prompt="deep")
     tune(net, "head+cls")
@@ -83,26 +74,3 @@ def test_prompts_are_trained_with_the_class_token_or_everything(tmp_path):
     for mode in ("frozen", "last:1"):
         with pytest.raises(BadInput, match=f"--tune {mode} freezes the prompts"):
             tune(net, mode)
-
-
-def test_prompts_are_seeded_and_saved(tmp_path):
-    def module(seed):
-        torch.manual_seed(seed)
-        return transformer("vit", tmp_path / "net", prompt="shallow", prompts=3)
-
-    (net, x), (same, _), (other, _) = module(0), module(0), module(1)
-    assert torch.equal(prompt_parameters(net)[0], prompt_parameters(same)[0])
-    assert not torch.equal(prompt_parameters(net)[0], prompt_parameters(other)[0])
-    place = tmp_path / "saved"
-    place.mkdir()
-    again = VisionTransformer.load(place, net.save(place)).eval()
-    again.load_state_dict(net.state_dict())
-    assert torch.equal(again(x), net(x))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"), [({"prompt": "wide"}, "'wide'"), ({"prompt": "deep", "prompts": 0}, "prompts.*0")]
-)
-def test_invalid_options_raise(options, message):
-    with pytest.raises(BadInput, match=message):
-        VisionTransformer.build(list, name="vit-tiny", size=16, **options)

@@ -92,12 +92,6 @@ def test_training_attends_to_the_batch(options):
             assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
 
 
-def test_batch_context_is_permutation_equivariant():
-    module, order = filled(context="batch").eval(), torch.tensor([3, 0, 6, 2, 5, 1, 4])
-    assert_close(module(Z[order]), module(Z)[order], rtol=1e-5, atol=1e-6)
-    assert not torch.allclose(module(Z[:3]), module(Z)[:3], atol=1e-4)
-
-
 @pytest.mark.parametrize("context", ALONE)
 @pytest.mark.parametrize("width", [WIDTH, 124])
 def test_predictions_are_independent_of_other_examples(context, width):
@@ -231,25 +225,6 @@ def test_matched_control_uses_every_parameter_on_single_examples():
     assert_close(module(Z)[:1], module(Z[:1]))
     module(Z).square().sum().backward()
     assert all(bool(p.grad.any()) for p in module.parameters())
-
-
-def test_features_and_label_vectors_have_the_same_scale():
-    small = 0.1 * Z
-    module = filled().eval()
-    module.write(small, Y)
-    rows = []
-    for block in (module.first, module.second):
-        block.keys_values = lambda x, original=block.keys_values: rows.append(x.detach()) or original(x)
-    module(small)
-    joined = [x for x in rows if x.shape[1] == WIDTH + 4]
-    queue, slots = joined[0][module.queue.seen], joined[1]
-    for x in (queue, slots):
-        energy = x.square().mean(0)
-        assert_close(energy[:WIDTH].mean(), energy[WIDTH:].mean(), rtol=0.15, atol=0)
-    large = filled().eval()
-    large.write(Z, Y)
-    large.set_support(module.support.rows[module.support.seen])
-    assert_close(large(Z), module(small), rtol=1e-2, atol=1e-2)
 
 
 def test_queue_statistics():

@@ -9,7 +9,6 @@ from holdfast.nn.recurrent.layer import (
     RecurrentLayer,
     column_positions,
     next_column,
-    next_column_cost,
     run_columns,
     total_width,
 )
@@ -73,8 +72,3 @@ def test_column_positions():
     assert total_width(module) == 6 + 4 + 8
     assert column_positions(module, 2).tolist() == [*range(10), 10, 11, 12, 13, 16, 17, 18, 19]
     assert column_positions(module[:1], 1).tolist() == [0, 1, 2, 4, 5, 6]
-
-
-def test_next_column_cost():
-    module = columns("gru")
-    assert next_column_cost(module, 7) == sum(p.numel() for p in next_column(module, 7).parameters())

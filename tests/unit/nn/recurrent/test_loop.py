@@ -7,9 +7,10 @@ from torch.testing import assert_close
 from holdfast.accel import recurrent_loop as loop
 from holdfast.accel.graphs import WARM_UP, GraphTable
 from holdfast.accel.recurrent_loop import fold, unroll
+from holdfast.accel.registry import module
 from holdfast.ops.cells import CELLS, LSTM
 from holdfast.ops.recurrent_step import InitialState, Schedule, Weights, reference_step
-from tests.devices import CalledRecorder
+from tests.devices import KERNEL_DEVICES, CalledRecorder
 
 ACTIVE = (3, 3, 2, 1)
 
@@ -175,3 +176,22 @@ def test_replayed_loops_equal_eager_ones_whatever_comes_between_their_passes(cel
     monkeypatch.setattr(loop, "can_capture", lambda x: False)
     for a, b in zip(actual, gradients(), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("device", KERNEL_DEVICES)
+@pytest.mark.parametrize("columns", [8, 75])
+@pytest.mark.parametrize("rows", [1, 40])
+def test_products_of_slices(rows, columns, device):
+    """With and without sums to add to, for aligned and unaligned sizes."""
+    recurrent = module("recurrent")
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(2, rows + 2, 92, generator=rng).to(device)[:, 1 : 1 + rows, 4:84]
+    weight = torch.randn(2, 80, columns, generator=rng).to(device)
+    sums = torch.randn(2, rows, 2 * columns, generator=rng).to(device)
+    expected = torch.bmm(x.double(), weight.double()).float()
+    recurrent.product(x, weight, sums[..., :columns])
+    assert_close(sums[..., :columns], expected, rtol=1e-5, atol=1e-5)
+    changed = sums.clone()
+    recurrent.product(x, weight, changed[..., columns:], sums[..., columns:])
+    assert_close(changed[..., columns:], sums[..., columns:] + expected, rtol=1e-5, atol=1e-5)
+    assert_close(changed[..., :columns], sums[..., :columns], rtol=0, atol=0)
