@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from holdfast.accel.cast import weights_cast_once
 from holdfast.core.inputs import Inputs
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.graft.insert import Attachable
+from holdfast.nn.graft.insert import InsertingNeck
 from holdfast.nn.memory.recall import Recall
 from holdfast.nn.tuning import eval_frozen
 
@@ -50,7 +50,7 @@ class Model(nn.Module):
 
     def __init__(self, backbone: nn.Module, neck: nn.Module, head: nn.Module, *, precision: str = "fp32") -> None:
         super().__init__()
-        if isinstance(neck, Attachable) and isinstance(backbone, Backbone):
+        if isinstance(neck, InsertingNeck) and isinstance(backbone, Backbone):
             neck.attach(backbone)
         if isinstance(head, TiedHead) and isinstance(backbone, Backbone):
             head.tie(backbone)

@@ -56,7 +56,7 @@ def test_other_settings_survive_a_round_trip():
         "every": 5, "clip": 0.0, "schedule": "constant", "warmup": 0.0, "average": "none",
         "precision": "bf16", "augment": "flip", "neck": "memory",
         "method.weight": 1e-05, "encoder.layers": {"count": 6}, "encoder.template": "{text}, it is",
-        "lr.head": 1.0, "lr.memory": 1.0, "lr.router": 1.0, "lr.experts": 1.0,
+        "lr.head": 1.0, "lr.memory": 1.0,
         "encoder.name": "7", "neck.slots": 64, "neck.frozen": True, "plan.targets": ["1", "a,b"], "plan.valid": 0.1,
     }  # fmt: skip
 

@@ -3,7 +3,6 @@
 Shapes: b graphs, v nodes of all graphs, e edges, d width.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Self
@@ -38,7 +37,7 @@ class GraphBackbone(Backbone):
         return self.form.prepare_all(examples, signed=signed)
 
     def preparation_key(self) -> str:
-        return fingerprint(json.dumps(["graph", self.settings["kind"], self.settings["form"]], sort_keys=True))
+        return fingerprint("graph", self.settings["kind"], self.settings["form"])
 
 
 class GraphNetwork(GraphBackbone):

@@ -3,7 +3,6 @@
 Shapes: b batch, t words, h hidden units per direction, s width of a text vector, d feature width.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -194,7 +193,7 @@ class MemoryRNN(WordBackbone):
         return network
 
     def preparation_key(self) -> str:
-        return fingerprint(json.dumps(["words", self.table.groups, self.length, self.pairs]))
+        return fingerprint("words", self.table.groups, self.length, self.pairs)
 
 
 def token_store(examples: Any, ids: Callable[[str], list[int]], *, pairs: bool) -> TokenStore:

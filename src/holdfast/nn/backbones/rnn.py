@@ -3,7 +3,6 @@
 Shapes: b batch, t tokens, h hidden units per direction.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Self
@@ -76,4 +75,4 @@ class BiLSTM(Backbone):
         return [self.embed, self.lstm]
 
     def preparation_key(self) -> str:
-        return fingerprint(json.dumps(["words", self.settings["words"], self.length]))
+        return fingerprint("words", self.settings["words"], self.length)

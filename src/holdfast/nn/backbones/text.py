@@ -249,5 +249,4 @@ class TextEncoder(Backbone):
         # `prepare` sets these two in every call, and the tokenizer stores the last values
         for field in ("truncation", "padding"):
             tokenizer.pop(field, None)
-        fields = [tokenizer, self.tokenizer.pad_token_id, self.typed, self.length, self.settings["template"]]
-        return fingerprint(json.dumps(fields, sort_keys=True))
+        return fingerprint(tokenizer, self.tokenizer.pad_token_id, self.typed, self.length, self.settings["template"])
