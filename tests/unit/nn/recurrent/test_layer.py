@@ -1,15 +1,23 @@
-"""Recurrent layers with a bank: equations, independence of rows, growth, initial states."""
+"""Recurrent layers with a bank: equations, independence of rows, growth, columns, widening."""
 
 import copy
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
+from holdfast.nn.growth import expand_inputs, units_for_budget
 from holdfast.nn.recurrent import layout
-from holdfast.nn.recurrent.layer import RecurrentLayer
+from holdfast.nn.recurrent.layer import (
+    RecurrentLayer,
+    column_positions,
+    next_column,
+    run_columns,
+    total_width,
+)
 from holdfast.ops.recurrent_step import InitialState
 
 LENGTHS = torch.tensor([3, 6, 1, 6, 2])
@@ -261,3 +269,135 @@ def test_temperature_divides_the_scores_and_scales_multiply_new_slots():
     assert_close(scaled.bank.values[0], 0.5 * base.bank.values[0])
     with pytest.raises(BadInput, match="temperature"):
         net(temperature=0.0)
+
+
+def columns(cell: str = "lstm", **options) -> list[RecurrentLayer]:
+    torch.manual_seed(0)
+    module = [RecurrentLayer(5, 3, cell=cell, slots=4, slot_width=2).double()]
+    for units in (2, 4):
+        module.append(next_column(module, units, **options).double())
+    return module
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_columns_read_words_and_earlier_states(cell):
+    module, x = columns(cell), texts()
+    assert [c.by_input.shape[1] for c in module] == [5, 5 + 6, 5 + 6 + 4]
+    assert [c.bank is None for c in module] == [False, True, True]
+    result = run_columns(module, x, LENGTHS, dropout=nn.Identity())
+    first = module[0](x, LENGTHS).padded()
+    second = module[1](torch.cat([x, first], -1), LENGTHS).padded()
+    third = module[2](torch.cat([x, first, second], -1), LENGTHS).padded()
+    for states, expected in zip(result, (first, second, third), strict=True):
+        assert_close(states.padded(), expected)
+
+
+def test_dropout_only_on_the_newest_column():
+    module, x = columns(), texts()
+    calls = []
+
+    class Once(nn.Module):
+        def forward(self, words):
+            calls.append(words)
+            return torch.zeros_like(words)
+
+    *earlier, newest = run_columns(module, x, LENGTHS, dropout=Once())
+    assert len(calls) == 1
+    for states, plain in zip(earlier, run_columns(module, x, LENGTHS, dropout=nn.Identity())[:2], strict=True):
+        assert torch.equal(states.packed, plain.packed)
+    expected = module[2](torch.cat([torch.zeros_like(x), *(s.padded() for s in earlier)], -1), LENGTHS)
+    assert_close(newest.packed, expected.packed)
+
+
+def test_segments_refer_to_the_newest_bank():
+    module, x = columns(slots=3), texts()
+    assert module[2].bank.width == 2
+    before = run_columns(module, x, LENGTHS, dropout=nn.Identity())
+    module[2].grow(5, domain=1)
+    now = run_columns(module, x, LENGTHS, dropout=nn.Identity(), segments=1)
+    assert all(torch.equal(a.packed, b.packed) for a, b in zip(before, now, strict=True))
+
+
+def test_column_positions():
+    module = columns()
+    assert total_width(module) == 6 + 4 + 8
+    assert column_positions(module, 2).tolist() == [*range(10), 10, 11, 12, 13, 16, 17, 18, 19]
+    assert column_positions(module[:1], 1).tolist() == [0, 1, 2, 4, 5, 6]
+
+
+H, E = 3, 2
+
+
+def widened(cell: str, *, slots: int = 4, dtype: torch.dtype = torch.float64, **options) -> RecurrentLayer:
+    torch.manual_seed(0)
+    module = RecurrentLayer(5, H, cell=cell, slots=slots, slot_width=2, **options).to(dtype)
+    if slots:
+        module.grow(3, domain=1)
+    return module
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("slots", [0, 4])
+def test_zero_connections_leave_the_old_network(cell, slots):
+    module, x = widened(cell, slots=slots), texts()
+    before = module(x, LENGTHS).packed
+    module.widen(E)
+    assert not torch.allclose(module(x, LENGTHS).packed[..., :H], before)  # connected in both directions
+    with torch.no_grad():
+        for block in module.by_state.unflatten(-1, (-1, H + E)).unbind(-2):
+            block[:, H:, :H] = 0
+        for keys in module.bank.keys if slots else ():
+            keys[..., H:] = 0
+    after = module(x, LENGTHS).packed
+    assert_close(after[..., :H], before, rtol=0, atol=1e-15)
+    assert bool((after[..., H:] != 0).all())
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_new_units_are_connected_and_trained(cell):
+    module, x = widened(cell), texts()
+    module.widen(E)
+    for side in (slice(H), slice(H, None)):
+        grads = torch.autograd.grad(
+            module(x, LENGTHS).last().unflatten(-1, (2, -1))[..., side].sum(), module.parameters()
+        )
+        for (name, _), grad in zip(module.named_parameters(), grads, strict=True):
+            units = grad if "values" in name else grad.unflatten(-1, (-1, H + E))
+            assert all(bool(unit.any()) for unit in units.unbind(-1)), name
+
+
+def test_initialisation_of_new_entries():
+    module = RecurrentLayer(40, 30, slots=50)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    module.widen(70)
+    for name, parameter in module.named_parameters():
+        new = parameter.detach()[parameter != 0]
+        if "values" not in name:
+            assert 0.095 < float(new.abs().max()) <= 0.1, name
+            assert float(new.std()) == pytest.approx(0.1 / 3**0.5, rel=0.08), name
+
+
+def test_expand_inputs():
+    torch.manual_seed(0)
+    old = nn.Linear(3, 4).double().requires_grad_(False)
+    at = torch.tensor([0, 4, 5])
+    module = expand_inputs(old, at, 60)
+    assert torch.equal(module.weight[:, at], old.weight)
+    assert torch.equal(module.bias, old.bias)
+    others = module.weight[:, [1, 2, 3, *range(6, 60)]]
+    assert 0.12 < float(others.abs().max()) <= 60**-0.5
+    assert not module.weight.requires_grad
+
+
+@pytest.mark.parametrize(("parameters", "units"), [(1, 1), (100, 10), (109, 10), (111, 11), (10**12, 10**6)])
+def test_units_for_budget(parameters, units):
+    assert units_for_budget(parameters, lambda e: e**2) == units
+
+
+def test_invalid_units_raise():
+    with pytest.raises(BadInput, match=r"parameters.*0"):
+        units_for_budget(0, lambda e: e)
+    with pytest.raises(BadInput, match=r"units.*0"):
+        widened("lstm").widen(0)
