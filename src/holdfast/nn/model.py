@@ -20,14 +20,6 @@ ENCODER = "encoder"  # its rate is that of the run
 
 
 @runtime_checkable
-class BatchDependent(Protocol):
-    """A neck or layer in which other examples of the batch may change a prediction."""
-
-    @property
-    def prediction_batch(self) -> tuple[int, int] | None: ...
-
-
-@runtime_checkable
 class TiedHead(Protocol):
     """A head that shares parameters with the backbone."""
 
@@ -66,10 +58,9 @@ class Model(nn.Module):
 
     @property
     def prediction_batch(self) -> tuple[int, int] | None:
-        """Batch size and shuffle seed of predictions if other examples change a prediction, else None."""
+        """Batch size and shuffle seed of predictions if a part, which declares them, compares examples; else None."""
         modules = (module for part in (self.neck, self.backbone) for module in part.modules())
-        batches = (module.prediction_batch for module in modules if isinstance(module, BatchDependent))
-        return next((batch for batch in batches if batch), None)
+        return next((batch for module in modules if (batch := getattr(module, "prediction_batch", None))), None)
 
     def encode(self, x: Inputs, *, backbone: nn.Module | None = None) -> Tensor:
         """Return the features (b, d) of this backbone, or of another one."""

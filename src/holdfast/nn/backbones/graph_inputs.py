@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -144,13 +144,6 @@ class GraphForm:
         coded = _coded(weights, self.edge_categories)
         one_hot = [F.one_hot(coded[:, i], c) for i, c in enumerate(self.edge_categories)]
         return torch.cat(one_hot, dim=1).float()  # (e, all values): a linear layer on it sums embeddings
-
-
-@runtime_checkable
-class HasGraphForm(Protocol):
-    """A network that declares the form of its graphs."""
-
-    form: GraphForm
 
 
 class Categories(nn.Module):
