@@ -126,9 +126,7 @@ def test_nan_scores_choose_an_existing_expert(kernel_device):
     assert bool(out[[0, 1, 3, 4]].isfinite().all())
 
 
-def test_many_blocks_are_deterministic(kernel_device, monkeypatch):
-    """More blocks than are added at once."""
-    monkeypatch.setattr("holdfast.accel.routing_kernels.SUM_BLOCKS", 4)
+def test_many_blocks_are_deterministic(kernel_device):
     inputs = [tensor.requires_grad_() for tensor in case((300, 6, 24, 40, 64), kernel_device)]
     out, loss, *_ = naive(CONFIG, None, draw_noise(CONFIG, 300, 6, kernel_device), *inputs)
     expected, results = (out, *torch.autograd.grad(out.sum() + loss, inputs)), []
