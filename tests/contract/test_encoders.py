@@ -39,8 +39,8 @@ VARIANTS = [  # name, kind of examples, settings
     ("vit:vit", "image", {"prompt": "shallow", "prompts": 3}), ("vit:dinov2", "image", {"drop_path": 0.3}),
     *((f"vit:{family}", "image", {"size": size, "pooling": pooling}) for family in ("vit", "deit", "dinov2")
       for size, pooling in ((16, "cls"), (24, "mean"))),
-    ("bilstm", "pairs", {"pooling": "mean"}), ("memory-lstm", "pairs", {"pooling": "mean"}),
-    ("memory-gru", "pairs", {}), ("tabular", "table", {"form": "transformer", "dimension": 16}),
+    ("bilstm", "pairs", {}), ("memory-lstm", "pairs", {}), ("memory-gru", "pairs", {}),
+    ("tabular", "table", {"form": "transformer", "dimension": 16}),
     ("resnet18", "image", {"stem": "large", "size": 32}), ("gcn", "graph", {"pooling": "sum"}),
     ("gin-virtual", "graph", {"pooling": "max"}),
 ]  # fmt: skip

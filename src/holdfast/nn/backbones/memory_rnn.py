@@ -51,12 +51,11 @@ class MemoryRNN(WordBackbone):
         hidden: int = 300
         slots: int = 500
         slot_width: int = 300
-        pooling: str = setting("last", choices=("last", "mean"))
         joint: int = setting(300, least=1)
         dropout: float = 0.1
         length: int = setting(50, least=1)
 
-        retired = retired_settings(first_read="zero", out_tanh=False, parity=False)
+        retired = retired_settings(first_read="zero", out_tanh=False, parity=False, pooling="last")
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class MemoryRNN(WordBackbone):
     ) -> None:
         super().__init__()
         options = self.Settings(**settings)
-        self.pairs, self.pooling, self.length = pairs, options.pooling, options.length
+        self.pairs, self.length = pairs, options.length
         self.settings = {"pairs": pairs, **asdict(options), "spread": spread, "columns": []}
         self.table = WordTable(words, options.embedding, spread=spread)
         self.dropout = nn.Dropout(options.dropout)
@@ -177,10 +176,8 @@ class MemoryRNN(WordBackbone):
 
     def _text_vectors(self, ids: Tensor, lengths: Tensor, segments: int | None) -> Tensor:
         """(b, s) one vector per row of words, concatenated over the columns."""
-        vectors = []
-        for states in run_columns(self.columns, self.table(ids), lengths, dropout=self.dropout, segments=segments):
-            vectors.append(states.last() if self.pooling == "last" else states.padded().sum(1) / lengths[:, None])
-        return torch.cat(vectors, -1)
+        columns = run_columns(self.columns, self.table(ids), lengths, dropout=self.dropout, segments=segments)
+        return torch.cat([states.last() for states in columns], -1)
 
     def blocks(self) -> list[nn.Module]:
         return [self.table, *self.columns, *([] if self.joint is None else [self.joint])]
