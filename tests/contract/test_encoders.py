@@ -30,7 +30,7 @@ PARTIAL = ("tabular", "mixed", "mixed-columns", "tfidf", "wl")  # parameters tha
 VARIANTS = [  # name, kind of examples, settings
     *((f"hf:{family}", kind, {"pooling": pooling}) for family in ("bert", "roberta", "mpnet", "distilbert", "electra")
       for kind, pooling in (("text", "cls"), ("pairs", "mean"))),
-    *(("gmap", "text", {"domain": "bert", "general": "roberta", **value}) for value in (
+    *(("gmap", "text", {"domain": "bert", "general": "roberta", "length": 32, **value}) for value in (
         {"strategy": "gated", "attention": "gate"}, {"strategy": "single", "attention": "cross"}, {"strategy": "multi"},
         {"strategy": "beside"}, {"frozen": False}, {"memory": "own"}, {"memory": "random"}, {"memory": "other"},
         {"memory": "other", "attention": "gate"})),
