@@ -65,19 +65,6 @@ def test_content_decides_whatever_the_batch_and_the_order(kind):
     assert bool(list(router.parameters())) == (kind == "random-matched")
 
 
-def test_controls_know_less_about_the_content_than_a_cosine_router():
-    """Share of close pairs of tokens with the same expert, where 1/4 is random."""
-    torch.manual_seed(0)
-    u, agreement = randn(1, 2000, 16, seed=1), {}
-    near = u + 0.15 * randn(1, 2000, 16, seed=2)
-    for kind in ("cosine", "hash", "random-matched"):
-        router = make_router(kind, 16, 4, inner=8, temperature=0.5)
-        agreement[kind] = float((router(u).argmax(-1) == router(near).argmax(-1)).float().mean())
-    assert agreement["cosine"] > 0.8
-    assert 0.28 < agreement["hash"] < 0.8
-    assert agreement["random-matched"] < 0.3
-
-
 def test_noise_is_seeded_and_has_the_given_deviation():
     router, u, runs = cosine(), U.repeat(600, 1), []
     for _ in range(2):

@@ -138,9 +138,6 @@ def test_memory_inside_a_transformer_is_trained(family, place, tmp_path):
     ("bert", {}),
     ("vit", {"place": "tokens"}),
     ("bert", {"place": "layers", "top": 2}),
-    pytest.param("bert", {"place": "tokens"}, marks=pytest.mark.slow),
-    pytest.param("vit", {}, marks=pytest.mark.slow),
-    pytest.param("vit", {"place": "layers", "top": 2}, marks=pytest.mark.slow),
 ], ids=str)  # fmt: skip
 def test_saved_and_loaded_model_is_equal(family, settings, tmp_path):
     check_folder(family, tmp_path, {"neck": "memory", **{f"neck.{k}": v for k, v in {**SMALL, **settings}.items()}})
