@@ -32,7 +32,7 @@ VARIANTS = [  # name, kind of examples, settings
       for kind, pooling in (("text", "cls"), ("pairs", "mean"))),
     *(("gmap", "text", {"domain": "bert", "general": "roberta", "length": 32, **value}) for value in (
         {"strategy": "gated", "attention": "gate"}, {"strategy": "single", "attention": "cross"}, {"strategy": "multi"},
-        {"strategy": "beside"}, {"frozen": False}, {"memory": "own"}, {"memory": "random"}, {"memory": "other"},
+        {"strategy": "beside"}, {"memory": "own"}, {"memory": "random"}, {"memory": "other"},
         {"memory": "other", "attention": "gate"})),
     ("hf:bert", "text", {"template": "It was {mask} . {text}"}),
     ("hf:bert", "pairs", {"template": "{text} {soft:was it good} {mask} , {text2}"}),
