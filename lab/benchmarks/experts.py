@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from holdfast.core.batch import DomainBatch
 from holdfast.core.tape import tape
 from holdfast.nn.backbones.pretrained import layer_stack
+from holdfast.nn.experts.graft import ExpertsNeck
 from holdfast.nn.experts.layer import SparseMoE
 from holdfast.nn.experts.router import route
 from holdfast.nn.model import Model
@@ -161,8 +162,9 @@ def _network(experts: dict[str, Any] | None, device: torch.device, mode: str) ->
     """Return ViT-S/16 and 160 images, or a small ViT on a CPU, with 6 experts of these settings in two layers."""
     gpu = device.type == "cuda"
     pixels, size = (224, 160) if gpu else (96, 16)
-    backbone = vit(pixels, 12 if gpu else 4, experts=None if experts is None else {"count": 6, **experts})
-    model = classifier(backbone, WIDTH, CLASSES, device, precision="bf16" if gpu else "fp32")
+    backbone = vit(pixels, 12 if gpu else 4)
+    neck = WIDTH if experts is None else ExpertsNeck(WIDTH, **{"count": 6, **experts})
+    model = classifier(backbone, neck, CLASSES, device, precision="bf16" if gpu else "fp32")
     if mode != "eager":  # layer by layer: equal layers are compiled once
         for layer in layer_stack(backbone.module):
             layer.compile(options=MODES[mode])

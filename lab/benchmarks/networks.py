@@ -34,16 +34,14 @@ def trainer(model: Model, make: Callable[..., Method] = ERM, **settings: Any) ->
     return method.to(next(model.parameters()).device).train()
 
 
-def vit(
-    pixels: int, layers: int, *, width: int = 384, patch: int = 16, experts: dict[str, Any] | None = None
-) -> VisionTransformer:
+def vit(pixels: int, layers: int, *, width: int = 384, patch: int = 16) -> VisionTransformer:
     """Return a vision transformer with random weights; with 12 layers it has the shape of ViT-S/16."""
     config = ViTConfig(
         hidden_size=width, num_hidden_layers=layers, num_attention_heads=width // 64, intermediate_size=4 * width,
         image_size=pixels, patch_size=patch,
     )  # fmt: skip
     with seeded(0, "init"):
-        return VisionTransformer(module_from_config(config), name="vit", size=pixels, experts=experts)
+        return VisionTransformer(module_from_config(config), name="vit", size=pixels)
 
 
 def random_images(size: int, pixels: int, classes: int, device: torch.device) -> DomainBatch:

@@ -19,6 +19,7 @@ from holdfast.core.inputs import Inputs
 from holdfast.core.ragged import Ragged
 from holdfast.core.store import Store
 from holdfast.data.dataset import Dataset
+from holdfast.data.raw import Raw
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.model import Model, OutputScale
 from holdfast.record import LOWER_IS_BETTER, VALIDATED_BY, Scores
@@ -125,14 +126,7 @@ def select(values: Mapping[str, float], names: Sequence[str]) -> Scores:
     return {name: values[name] for name in names}
 
 
-class Rows(Protocol):
-    """Raw examples, addressed by row."""
-
-    def __len__(self) -> int: ...
-    def take(self, rows: np.ndarray) -> Any: ...
-
-
-def chunks(raw: Rows, size: int) -> Iterator[tuple[int, Any]]:
+def chunks(raw: Raw, size: int) -> Iterator[tuple[int, Any]]:
     """Yield (first row, raw examples) for consecutive chunks of at most `size` examples."""
     for start in range(0, len(raw), size):
         yield start, raw.take(np.arange(start, min(start + size, len(raw))))
@@ -155,10 +149,10 @@ class Structured(Task):
     """
 
     @abstractmethod
-    def prepare(self, encoder: Backbone, raw: Rows, classes: Sequence[str]) -> Prepared:
+    def prepare(self, encoder: Backbone, raw: Raw, classes: Sequence[str]) -> Prepared:
         """Build inputs with the positions to predict, and the targets at these positions."""
 
-    def prepare_inference(self, encoder: Backbone, raw: Rows, classes: Sequence[str]) -> Prepared:
+    def prepare_inference(self, encoder: Backbone, raw: Raw, classes: Sequence[str]) -> Prepared:
         """Build inputs for predictions; by default those for training."""
         return self.prepare(encoder, raw, classes)
 
@@ -167,7 +161,7 @@ class Structured(Task):
         return output.float()
 
     @abstractmethod
-    def prediction_columns(self, raw: Rows, outputs: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
+    def prediction_columns(self, raw: Raw, outputs: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
         """Return columns with one value per raw example, from the outputs (k, c) and the targets of each input."""
 
 
