@@ -4,13 +4,21 @@ Horizontal positions are percentages, vertical ones pixels. Lines lie in a layer
 figure; markers and texts are not stretched.
 """
 
-from collections.abc import Iterator, Sequence
+import base64
+import io
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+import numpy as np
+from PIL import Image, ImageColor
+
 from holdfast.report.axes import Axis, label, number
-from holdfast.report.grids import Scale, contour_lines, is_known, raster, shades
+
+Colour = tuple[int, int, int]
+Scale = Sequence[tuple[float, str]]  # (share of the range, colour), in order
 
 WIDE = 1000  # units of the width in the stretched layer
 MOST_CELLS = 900  # cells of a heat map that are drawn one by one
@@ -218,7 +226,7 @@ class Cells(Mark):
     tips: Sequence[Sequence[str]]
     low: float | None = 0.0  # None: the lowest value
     high: float | None = 1.0
-    slanted: Sequence[tuple[int, int]] = ()  # cells with numbers in italics
+    early: Sequence[tuple[int, int]] = ()  # (row, column) of cells in a dotted frame with numbers in italics
 
     cells = True
 
@@ -240,11 +248,11 @@ class Cells(Mark):
                     continue
                 left, right = (area.x.at(self.x[j], d) for d in (-0.5, 0.5))
                 top, bottom = sorted(area.y.at(self.y[i], d) * area.height for d in (-0.5, 0.5))
-                slant = ' font-style="italic"' if (i, j) in self.slanted else ""
+                kind = "early cell" if (i, j) in self.early else "cell"
                 yield (
-                    f'<rect class="cell" x="{n(100 * left)}%" width="{n(100 * (right - left))}%" y="{n(top)}" '
+                    f'<rect class="{kind}" x="{n(100 * left)}%" width="{n(100 * (right - left))}%" y="{n(top)}" '
                     f'height="{n(bottom - top)}" fill="rgb{colours(value)}">{_title(self.tips[i][j])}</rect>'
-                    f'<text class="cell" x="{n(50 * (left + right))}%" y="{n((top + bottom) / 2 + 4)}"{slant}>'
+                    f'<text class="{kind}" x="{n(50 * (left + right))}%" y="{n((top + bottom) / 2 + 4)}">'
                     f"{escape(self.text[i][j])}</text>"
                 )
 
@@ -315,20 +323,6 @@ class Rule:
         return area.line(f"M0 {at}L{WIDE} {at}" if self.x is None else f"M{at} {area.height}L{at} 0", self.stroke)
 
 
-@dataclass(frozen=True)
-class Frame:
-    """Frame around a cell of a heat map."""
-
-    row: int
-    column: int
-    stroke: Stroke
-
-    def draw(self, area: Area) -> str:
-        left, right = (n(WIDE * area.x.at(self.column + d)) for d in (-0.47, 0.47))
-        top, bottom = (n(area.px(self.row + d)) for d in (-0.42, 0.42))
-        return area.line(f"M{left} {top}H{right}V{bottom}H{left}Z", self.stroke)
-
-
 def image(source: str, opacity: float) -> str:
     """Return an image that fills the plot area."""
     return (
@@ -354,3 +348,49 @@ def _limits(z: Sequence[Sequence[float | None]], low: float | None, high: float 
     known = [v for line in z for v in line if v is not None and is_known(v)]
     low = min(known, default=0.0) if low is None else low
     return low, max(known, default=1.0) if high is None else high
+
+
+def is_known(value: Any) -> bool:
+    return value is not None and (isinstance(value, str) or math.isfinite(value))
+
+
+def shades(scale: Scale, low: float, high: float) -> Callable[[float], Colour]:
+    """Return a function from a value to its colour."""
+    edges, colours = zip(*scale, strict=True)
+    channels = list(zip(*map(ImageColor.getrgb, colours), strict=True))
+
+    def colour(value: float) -> Colour:
+        share = min(1.0, max(0.0, (value - low) / ((high - low) or 1.0)))
+        red, green, blue = (round(float(np.interp(share, edges, channel))) for channel in channels)
+        return red, green, blue
+
+    return colour
+
+
+def raster(z: Sequence[Sequence[float | None]], colours: Callable[[float], Colour]) -> str:
+    """Return a heat map as the data URL of an image with one pixel per cell."""
+    image = Image.new("RGBA", (len(z[0]), len(z)))
+    image.putdata([(*colours(v), 255) if v is not None and is_known(v) else (0, 0, 0, 0) for line in z for v in line])
+    file = io.BytesIO()
+    image.save(file, format="PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def contour_lines(
+    z: Sequence[Sequence[float]], level: float
+) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
+    """Yield segments (column, row) to (column, row) along which the interpolated grid has this level.
+
+    Every square of four neighbours contributes a segment between the edges where the level is crossed, and two if all
+    four edges are.
+    """
+    for i in range(len(z) - 1):
+        for j in range(len(z[0]) - 1):
+            corners = ((j, i), (j + 1, i), (j + 1, i + 1), (j, i + 1))
+            crossed = []
+            for (x0, y0), (x1, y1) in zip(corners, corners[1:] + corners[:1], strict=True):
+                a, b = z[y0][x0], z[y1][x1]
+                if (a >= level) != (b >= level):
+                    share = (level - a) / (b - a)
+                    crossed.append((x0 + share * (x1 - x0), y0 + share * (y1 - y0)))
+            yield from zip(crossed[::2], crossed[1::2], strict=True)

@@ -13,7 +13,7 @@ from holdfast.catalog import ANALYSES, buildable_names
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
 from holdfast.report import charts, plots, words
-from holdfast.report.explain import explain
+from holdfast.report.explain import recommendation
 from holdfast.report.forest import forest_chart, forest_lines, forest_summary
 from holdfast.report.predicted import coverage_sections, predicted_sections
 from holdfast.report.runs import configurations, facts
@@ -21,7 +21,7 @@ from holdfast.report.sections import Cell, Section
 from holdfast.report.streams import course_figures, stream_heatmap
 from holdfast.report.terminal import Grid, grid_map
 from holdfast.stats.decision import Difference
-from holdfast.stats.engagement import ENGAGED, Engagement, is_idle, percent
+from holdfast.stats.engagement import ENGAGED, Engagement, percent
 from holdfast.stats.formatting import MISSING, format_cell, format_difference, format_number, format_p, metric_name
 from holdfast.stats.labels import Groups
 from holdfast.stats.streams import transfers
@@ -56,20 +56,14 @@ def analysis_sections(groups: Groups, metric: str) -> list[Section]:
 
 def _scores(summary: Summary) -> dict[str, Any]:
     """Return scores, tests and costs for the template."""
-    groups, table, metric, shown = summary.shown.groups, summary.shown.rows, summary.metric, summary.rivals
-    headline = "The records come from several data sets or plans, so no single best method is reported."
-    if not summary.mixed:
-        headline = words.headline([row for row in table if row.label in shown], metric)
-        idle = [label for label, group in shown.items() if is_idle(group)]
-        headline += f" Not engaged: {', '.join(idle)}." if idle else ""
+    groups, table, metric = summary.shown.groups, summary.shown.rows, summary.metric
     validated = {
         label for label, group in groups.items()
         if any(entry.get("valid") for r in group for stage in r.stages for entry in stage.get("history", []))
     }  # fmt: skip
     hidden = {*shown_columns(table), *source_columns(table)}
     return {
-        "headline": headline,
-        "explanation": explain(summary),
+        "recommendation": recommendation(summary),
         "headroom": words.headroom_text(None if summary.mixed else summary.headroom, metric),
         "forest": forest_chart(summary.differences, metric),
         "forest_summary": forest_summary(summary.differences, metric),
@@ -92,8 +86,6 @@ def _scores(summary: Summary) -> dict[str, Any]:
         "curves": charts.validation_chart(groups) if validated else None,
         "curve_legend": plots.legend(groups, validated),
         "costs": [_cost_line(entry) for entry in summary.costs],
-        "cost_chart": None if summary.mixed else charts.cost_chart(table, summary.costs, metric, shown=shown),
-        "cost_legend": plots.legend(groups, shown),
     }
 
 

@@ -1,5 +1,6 @@
 """Figures of the report as inline SVG that fits any width, without a script, and the style of their marks."""
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -7,9 +8,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from holdfast.report.axes import Axis, label
-from holdfast.report.marks import Area, Bars, Cells, Errors, Frame, Mark, Points, Rule, Stroke, image, n
-from holdfast.stats.formatting import scaled
+from holdfast.report.axes import Axis, label, number
+from holdfast.report.marks import Area, Bars, Cells, Errors, Mark, Points, Rule, Stroke, image, n
+from holdfast.stats.formatting import is_percent, scaled
 from holdfast.stats.statistics import Cell
 
 # the palette of Okabe and Ito without black and yellow; each cycle of colours has its own symbol and dash
@@ -32,7 +33,7 @@ class Plot:
     """Marks on two axes, and reference lines over them."""
 
     def __init__(
-        self, *marks: Mark, x: Axis | None = None, y: Axis | None = None, rules: Iterable[Rule | Frame] = (),
+        self, *marks: Mark, x: Axis | None = None, y: Axis | None = None, rules: Iterable[Rule] = (),
         gap: float = 0.2, background: str = "",
     ) -> None:  # fmt: skip
         """Set the marks from the back to the front; `gap` is between groups, `background` the data URL of an image."""
@@ -153,18 +154,23 @@ def cell_point(x: Any, cell: Cell, metric: str, tip: str) -> tuple[Any, float, f
     return x, scaled(cell.mean, metric), scaled(cell.stderr or 0.0, metric), tip
 
 
-def error_range(cells: Iterable[Cell], metric: str) -> tuple[float, float]:
-    """Return the ends of the lowest and of the highest error bar."""
+def score_range(cells: Iterable[Cell], metric: str) -> tuple[float, float] | None:
+    """Return the range of an axis from the lowest to the highest error bar; None without scores."""
     ends = [scaled(cell.mean + sign * (cell.stderr or 0.0), metric) for cell in cells for sign in (-1, 1)]
-    return min(ends), max(ends)
+    ends = list(filter(math.isfinite, ends))
+    if not ends:
+        return None
+    low, high = min(ends), max(ends)
+    padding = 0.08 * (high - low) or 0.05 * abs(high) or 0.5
+    limit = 101.0 if is_percent(metric) else math.inf  # a point at 100 is not cut off
+    return low - padding, min(high + padding, max(high, limit))
 
 
 def heatmap(
     z: Sequence[Sequence[float | None]], x: Sequence[str], y: Sequence[str],
     tips: Sequence[Sequence[str]] | str, *,
     text: Sequence[Sequence[str]] | None = None, low: float | None = 0.0, high: float | None = 1.0,
-    titles: tuple[str, str] = ("", ""), reverse: bool = True, slanted: Sequence[tuple[int, int]] = (),
-    rules: Iterable[Frame] = (),
+    titles: tuple[str, str] = ("", ""), reverse: bool = True, early: Sequence[tuple[int, int]] = (),
 ) -> Plot:  # fmt: skip
     """Draw categories by categories with a number per cell (two decimals unless `text` is set), the first row on top.
 
@@ -178,7 +184,7 @@ def heatmap(
             for i, line in enumerate(z)
         ]
     axes = Axis(titles[0], names=x, grid=False), Axis(titles[1], names=y, grid=False, reverse=reverse)
-    return Plot(Cells(z, x, y, text, tips, low, high, slanted), x=axes[0], y=axes[1], rules=rules)
+    return Plot(Cells(z, x, y, text, tips, low, high, early), x=axes[0], y=axes[1])
 
 
 def plane(*marks: Mark, variance: Sequence[float] | None) -> Plot:
@@ -186,5 +192,6 @@ def plane(*marks: Mark, variance: Sequence[float] | None) -> Plot:
     titles = ["", ""]
     if variance is not None:
         titles = [f"{name} component, {100 * v:.0f} %" for name, v in zip(("first", "second"), variance, strict=False)]
-    x, y = (Axis(title, limits=(-0.04, 1.04), step=0.5) for title in titles)
+    ticks = [(value, number(value)) for value in (0.0, 0.5, 1.0)]
+    x, y = (Axis(title, limits=(-0.04, 1.04), ticks=ticks) for title in titles)
     return Plot(*marks, x=x, y=y)

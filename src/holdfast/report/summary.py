@@ -8,10 +8,10 @@ from PIL import Image, ImageDraw, ImageFont
 
 from holdfast.core.files import write_atomic, write_text
 from holdfast.report.axes import Axis
-from holdfast.report.explain import explain
+from holdfast.report.explain import explain, recommendation
 from holdfast.report.forest import GREY, difference_colour, difference_text
 from holdfast.report.plots import DARK
-from holdfast.report.words import headline, headroom_text
+from holdfast.report.words import headroom_text
 from holdfast.stats.decision import Difference
 from holdfast.stats.formatting import format_cell, is_percent, metric_name, scaled
 from holdfast.stats.gap import gaps, headroom
@@ -46,14 +46,14 @@ def markdown(summary: Summary, title: str) -> str:
 def _sentences(summary: Summary) -> tuple[str, str]:
     """Return the choice, or the best method without one, and the headroom over all numbers of rows."""
     if summary.mixed:
-        return "The records come from several data sets or plans, so no method is recommended.", ""
+        return recommendation(summary), ""
     groups, metric = summary.every.groups, summary.metric
     room = summary.headroom
     if summary.every is not summary.shown:
         room = headroom(groups, metric, gaps(groups, metric))
     text = f"Headroom: {headroom_text(room, metric)}" if room else ""
     if summary.decision is None:
-        return headline(summary.competing.rows, metric), text
+        return recommendation(summary), text
     return f"Recommended: {summary.decision.label}. {explain(summary)}", text
 
 

@@ -6,8 +6,7 @@ import pytest
 from markupsafe import Markup
 
 from holdfast.report.axes import Axis, label, number
-from holdfast.report.grids import contour_lines, shades
-from holdfast.report.marks import SHADES, Bars, Pixels, Points, Rule
+from holdfast.report.marks import SHADES, Bars, Pixels, Points, Rule, contour_lines, shades
 from holdfast.report.plots import Plot, heatmap, series
 from tests.unit.report.drawing import SCRIPT
 
@@ -29,8 +28,7 @@ def test_linear_axes_have_round_ticks_and_padding():
     assert (axis.first, axis.last) == (9.5, 20.5)
     assert labels(axis) == ["10", "12", "14", "16", "18", "20"]
     assert axis.at(15.0) == pytest.approx(0.5)
-    assert labels(up(limits=(0, 2.05), step=0.5)) == ["0", "0.5", "1", "1.5", "2"]
-    assert labels(across(limits=(0.7, 4.3), step=1, start=1)) == ["1", "2", "3", "4"]
+    assert labels(up(limits=(0, 2.05))) == ["0", "0.5", "1", "1.5", "2"]
 
 
 def test_vertical_axes_start_at_the_bottom_unless_reversed():
@@ -44,13 +42,6 @@ def test_ranges_start_at_zero_on_request():
     assert up(2.0, 4.0, zero=True).first == 0
     assert up(-1.0, 4.0, zero=True).first < -1
     assert (up().first, up(3.0).first) == (0.0, pytest.approx(2.85))
-
-
-def test_logarithmic_axes_have_ticks_at_one_two_and_five():
-    axis = across(1.0, 20.0, log=True)
-    assert labels(axis) == ["1", "2", "5", "10", "20"]
-    assert axis.at(10.0) - axis.at(1.0) == pytest.approx(2 * (axis.at(10.0**0.5) - axis.at(1.0)))
-    assert labels(across(1.0, 1e6, log=True)) == ["1", "10", "100", "1000", "10000", "100000", "1,000,000"]
 
 
 def test_categories_keep_their_order_and_long_axes_show_some():
