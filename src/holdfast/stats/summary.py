@@ -52,28 +52,20 @@ class Summary:
 
 def summarise(records: Iterable[RunRecord], metric: str) -> Summary:
     """Compute tables, tests, gaps, costs and the decision of a set of records."""
-    records, known = list(records), {}
-
-    def table_of(records: Iterable[RunRecord], metric: str) -> Table:
-        """Compute the table of each set of records once."""
-        records = list(records)
-        key = frozenset(map(id, records))
-        if key not in known:
-            known[key] = tabulate(records, metric)
-        return known[key]
-
-    every = table_of(records, metric)
-    shown = table_of(largest(records), metric)
+    records = list(records)
+    every, largest_runs = tabulate(records, metric), largest(records)
+    shown = every if len(largest_runs) == len(records) else tabulate(largest_runs, metric)
     groups = shown.groups
     rivals = {k: g for k, g in groups.items() if g[0].spec.get("plan") != IN_DOMAIN} or groups
-    competing = table_of((r for group in rivals.values() for r in group), metric)
+    every_row = len(rivals) == len(groups)
+    competing = shown if every_row else tabulate((r for group in rivals.values() for r in group), metric)
     mixed = len({experiment(group[0]) for group in rivals.values()}) > 1
     compared = differences(groups, metric)
     tests, shifts = [each for each in compared if each.tested], gaps(groups, metric)
-    entries = [] if mixed else compared if len(rivals) == len(groups) else differences(rivals, metric)
+    entries = [] if mixed else compared if every_row else differences(rivals, metric)
     entries = [entry for entry in entries if math.isfinite(entry.pairs.difference)]
     entries.sort(key=lambda entry: entry.pairs.difference, reverse=metric not in LOWER_IS_BETTER)
-    decision = decide([r for r in records if r.spec.get("plan") != IN_DOMAIN] or records, metric, tables=table_of)
+    decision = decide([r for r in records if r.spec.get("plan") != IN_DOMAIN] or records, metric)
     if decision is not None:
         # rejected rows are no candidates, but they are in the table and may change the labels of the others
         named = (label for label, group in competing.groups.items() if any(r.spec == decision.spec for r in group))

@@ -24,7 +24,7 @@ def test_scores_of_targets_and_average_with_errors():
 def test_percent_axes_end_above_100():
     records = [record(name, 0, {"t": 1.0}) for name in ("erm", "coral")]
     plot = drawn(scores_chart(tabulate(records, "accuracy").rows, "accuracy"))
-    assert plot.y.limits == [95.0, 101.0]
+    assert plot.y.limits == (95.0, 101.0)
 
 
 def test_more_methods_than_colours_differ_by_symbol():
