@@ -15,7 +15,7 @@ from scipy.sparse import issparse
 from scipy.special import stdtrit
 
 from holdfast.auditing.examples import Examples
-from holdfast.auditing.probe import MAX_LABELS, ClassProbe, Probe, probe_for
+from holdfast.auditing.probe import MAX_LABELS, Probe, probe_for
 from holdfast.auditing.shift import MIN_ROWS
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
@@ -152,10 +152,8 @@ class Compared:
     scores: dict[str, float]
 
 
-def headroom_grid(costs: Sequence[ShiftCost], compared: Sequence[Compared], rows: int) -> list[Grid]:
+def headroom_grid(costs: Sequence[ShiftCost], compared: Sequence[Compared], rows: int) -> Grid:
     """Score of a linear probe inside and outside each domain."""
-    if not costs:
-        return []
     metric = costs[0].metric
     gap, constant, meaning = {
         "rmse": ("others minus inside", "constant", "constant predicts the mean of the domain"),
@@ -179,7 +177,7 @@ def headroom_grid(costs: Sequence[ShiftCost], compared: Sequence[Compared], rows
         lines.append((cost.domain, [inside, outside, room, everything, *others, majority, number_cell(cost.scored)]))
     beside = (f"compare: {each.label}" for each in compared)
     names = ("domain", "inside", "others", "headroom", "all others", *beside, constant, "scored")
-    return [Grid("Headroom", about, names, lines)]
+    return Grid("Headroom", about, names, lines)
 
 
 def measured(metric: str, model: str = "linear") -> str:
@@ -191,21 +189,21 @@ def measured(metric: str, model: str = "linear") -> str:
     return f"Accuracy in percent of a {model} classifier"
 
 
-def compared_sentence(costs: Sequence[ShiftCost], compared: Sequence[Compared]) -> list[str]:
+def compared_sentence(costs: Sequence[ShiftCost], compared: Sequence[Compared]) -> str:
     """Put the average of the linear probe next to those of the comparison; empty without both."""
     domains = [cost.domain for cost in costs if all(cost.domain in each.scores for each in compared)]
     if not compared or not domains:
-        return []
+        return ""
     probe = 100 * fmean(cost.everything for cost in costs if cost.domain in domains)
     scores = [
         f"{each.label} {100 * fmean(each.scores[domain] for domain in domains):.1f}"
         + (" (the choice)" if each.role == "choice" else "")
         for each in compared
     ]
-    return [
+    return (
         f"Held-out accuracy of the linear probe is {probe:.1f}; compare measured {', '.join(scores)} on the same data. "
         "The probe is trained and scored on a sample of rows without duplicates."
-    ]
+    )
 
 
 def read_compared(folder: Path | None, dataset: Dataset) -> list[Compared]:
@@ -217,7 +215,7 @@ def read_compared(folder: Path | None, dataset: Dataset) -> list[Compared]:
     except BadInput:  # damaged records are the concern of `report`
         return []
     records = [r for r in records if r.spec.get("fingerprint") == dataset.fingerprint and _has_metric(r)]
-    table = {row.label: row for row in tabulate(records, ClassProbe.metric).rows if row.average is not None}
+    table = {row.label: row for row in tabulate(records, Probe.metric).rows if row.average is not None}
     decision = decide(records, str(records[0].spec["metric"])) if records else None
     roles: dict[str, str] = {}
     if decision is not None and decision.label in table:
@@ -240,4 +238,4 @@ def _average(row: Row) -> float:
 
 
 def _has_metric(record: RunRecord) -> bool:
-    return bool(record.stages) and all(ClassProbe.metric in scores for scores in record.stages[-1]["test"].values())
+    return bool(record.stages) and all(Probe.metric in scores for scores in record.stages[-1]["test"].values())

@@ -87,14 +87,13 @@ def headline(verdict: Verdict, domains: int, *, labelled: bool) -> str:
     if missing:
         needed = f"at least {MIN_ROWS} distinct rows in two domains"
         sentences.append(f"A shift in {missing} could not be measured, which needs {needed}.")
-    sentences += headroom_sentence(verdict)
-    return " ".join(sentences)
+    return " ".join(filter(None, [*sentences, headroom_sentence(verdict)]))
 
 
-def headroom_sentence(verdict: Verdict) -> list[str]:
+def headroom_sentence(verdict: Verdict) -> str:
     """State in one sentence whether there is a shift worth fighting; empty if it was not measured."""
     if None in (verdict.cost, verdict.low, verdict.high, verdict.inside, verdict.outside):
-        return []
+        return ""
     cost, low, high, inside, outside = (
         100 * (value or 0.0) for value in (verdict.cost, verdict.low, verdict.high, verdict.inside, verdict.outside)
     )
@@ -105,11 +104,11 @@ def headroom_sentence(verdict: Verdict) -> list[str]:
     else:
         conclusion = "there is no shift worth fighting: better features or more rows will help more than another method"
     unit, probe = UNITS[verdict.metric]
-    return [
+    return (
         f"Headroom is {cost:.1f} {unit} (95% interval {low:.1f} to {high:.1f}): {probe} "
         f"{inside:.1f} if it is trained inside a domain and {outside:.1f} if it is trained on the same number of rows "
         f"of other domains, so {conclusion}."
-    ]
+    )
 
 
 def advise(

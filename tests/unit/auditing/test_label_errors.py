@@ -128,7 +128,7 @@ def test_domains_that_are_predicted_badly_are_not_searched():
     assert errors.unsearched == ("c",)
     assert {error.domain for error in errors.rows} <= {"a", "b"}
     shown = replace(errors, rows=[LabelError(1, "1", "a", "no", "yes", 0.1, 0.9)])
-    assert "Not searched, because their predictions are poor: c." in label_error_grid(shown, Examples(data))[0].about
+    assert "Not searched, because their predictions are poor: c." in label_error_grid(shown, Examples(data)).about
 
 
 def test_shuffled_labels_are_not_searched():

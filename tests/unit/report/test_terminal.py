@@ -110,7 +110,7 @@ def test_grids_of_many_domains_are_split():
     cells = {(a, b): (f"{i}.{j:02}*", 1.0) for i, a in enumerate(names) for j, b in enumerate(names) if a != b}
     console = Console(width=80)
     with console.capture() as capture:
-        console.print(rich_grid(matrix("Apart", "", names, cells, corner="domain", top=1.0)))
+        console.print(rich_grid(matrix("Apart", "", names, cells, top=1.0)))
     text = capture.get()
     assert "…" not in text
     assert all(text_of in text for text_of, _ in cells.values())
@@ -120,7 +120,7 @@ def test_grids_of_many_domains_are_split():
 def test_grids_in_the_terminal_and_in_html(tmp_path):
     plain = Grid("Sizes", "What <they> are.", ("domain", "rows"), [("[red]", [("1,000", 1000)]), ("b", [("7", 7)])])
     cells = {("[red]", "b"): ("0.30*", 0.3), ("b", "[red]"): ("0.30*", 0.3)}
-    pairs = matrix("Apart", "", ["[red]", "b"], cells, corner="domain", top=1.0)
+    pairs = matrix("Apart", "", ["[red]", "b"], cells, top=1.0)
     assert pairs.lines[0] == ("[red]", [("", None), ("0.30*", 0.3)])
     console = Console(width=80)
     with console.capture() as capture:
