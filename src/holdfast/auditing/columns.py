@@ -3,8 +3,6 @@
 Each domain is compared with all others. Shapes: n rows, k domains, c classes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

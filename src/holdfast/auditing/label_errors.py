@@ -10,8 +10,6 @@ labels that are drawn from calibrated probabilities, and only rows in excess of 
 Shapes: n rows, c classes, d width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

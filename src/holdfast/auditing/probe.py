@@ -3,8 +3,6 @@
 Shapes: n rows, d width, c classes or labels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 

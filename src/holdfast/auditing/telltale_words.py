@@ -5,8 +5,6 @@ difference of the two shares, 1 if the presence of the word alone decides. Colum
 Shapes: n texts, v words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Alerts in one sentence: the change, since when, its probable cost, the next step; and conditions of --fail-on."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

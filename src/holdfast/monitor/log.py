@@ -3,8 +3,6 @@
 A log is a folder with log.json and two files of JSON lines, the newer and the older half. `holdfast watch` reads it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ reference, which is often smaller than a few batches. The mean is that of random
 Shapes: n examples, d axes, k random features, b bins.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Watch a deployed model: check new batches for drift, estimate the accuracy, and keep a history."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

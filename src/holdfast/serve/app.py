@@ -26,7 +26,7 @@ from holdfast.serve.metrics import CONTENT_TYPE, Metrics
 from holdfast.serve.requests import Busy, TooLarge
 from holdfast.serve.service import Service
 
-PAGE = Path(__file__).with_name("docs.html")
+PAGE, SCHEMA = (Path(__file__).with_name(name) for name in ("docs.html", "openapi.json"))
 SAMPLES = {  # example bodies for the documentation
     "text": '"a superb thing"',
     "vector": "[0.5, 1.0, -2.0]",
@@ -36,49 +36,13 @@ SAMPLES = {  # example bodies for the documentation
     "graph": '{"nodes": [[0], [1]], "edges": [[0, 1], [1, 0]]}',
     **dict.fromkeys(("table", "mixed"), '{"age": 63, "sex": "female", "ca": null}'),
 }
-ABOUT = {
-    "/health": "Health of the server.",
-    "/model": "Labels, versions and card of the model.",
-    "/metrics": "Metrics for Prometheus.",
-}
-PATHS = ("/predict", *ABOUT, "/docs", "/openapi.json")
+PATHS = ("/predict", "/health", "/model", "/metrics", "/docs", "/openapi.json")
 STATUSES: dict[type[Exception], int] = {TooLarge: 413, BadInput: 422, Busy: 503}
 LARGE_BODY = 1 << 16  # larger bodies are parsed outside the event loop, in bytes
 SLOW = ("image", "graph")  # kinds of examples that are always parsed outside the event loop
 PARSERS = 2  # requests that are parsed outside the event loop at the same time
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-
-EXAMPLE = {
-    "description": "A text, a pair of texts, words, a question with its context, a list of numbers, a base64 image, "
-    "a graph, or an object with columns."
-}
-
-
-def predict_schema(row: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the description of /predict; `row` is the JSON schema of a row of a table."""
-    example = EXAMPLE if row is None else row
-    body = {
-        "oneOf": [
-            {"type": "object", "required": [name], "properties": {name: schema}}
-            for name, schema in (("examples", {"type": "array", "items": example}), ("example", example))
-        ]
-    }
-    return {**PREDICT_SCHEMA, "requestBody": {"required": True, "content": {"application/json": {"schema": body}}}}
-
-
-PREDICT_SCHEMA: dict[str, Any] = {
-    "summary": "Predict one or several examples.",
-    "responses": {
-        "200": {"description": "One prediction per example, in order."},
-        "401": {"description": "The token is missing or wrong."},
-        "413": {"description": "The request exceeds a limit."},
-        "415": {"description": "The content type is not application/json."},
-        "422": {"description": "The examples are invalid; the error names the problem."},
-        "429": {"description": "Too many requests from this address."},
-        "503": {"description": "Overloaded, timed out, or stopping."},
-    },
-}
 
 
 def make_app(service: Service, access: Access | None = None) -> Starlette:
@@ -145,12 +109,14 @@ def make_app(service: Service, access: Access | None = None) -> Starlette:
 
 
 def _schema(description: dict[str, Any]) -> dict[str, Any]:
-    """Return the OpenAPI description of all paths."""
-    about = {"title": f"Holdfast: {description['name']}", "version": description["versions"]["holdfast"]}
-    answered = {"200": {"description": "Successful Response"}}
-    pages = {path: {"get": {"summary": text, "responses": answered}} for path, text in ABOUT.items()}
-    predict = {"/predict": {"post": predict_schema(description.get("schema"))}}
-    return {"openapi": "3.1.0", "info": about, "paths": {**predict, **pages}}
+    """Return the OpenAPI description of all paths, with the columns of the model if it has any."""
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    schema["info"] = {
+        "title": f"Holdfast: {description['name']}", "version": description["versions"]["holdfast"]
+    }  # fmt: skip
+    schemas = schema["components"]["schemas"]
+    schemas["Example"] = description.get("schema", schemas["Example"])
+    return schema
 
 
 async def _error_answer(_: Request, error: Exception) -> JSONResponse:

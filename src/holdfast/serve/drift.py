@@ -3,8 +3,6 @@
 The thread that predicts only hands over its results; statistics, tests and the log are computed in another thread.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time
