@@ -27,6 +27,7 @@ from holdfast.data.readers.tags import Sentences
 
 WHERE = "the request"
 QUESTION_ROLES = ("question", "context")
+NEEDED = {"nodes", "edges"}  # of a graph
 GRAPH = '{"nodes": [[...], ...], "edges": [[from, to], ...]}'
 FORM = 'send {"examples": [...]} or {"example": ...}'
 
@@ -151,7 +152,7 @@ class RequestParser:
         return [{**dict.fromkeys(self.features or names), **row} for row in examples]
 
     def _annotated(self, examples: list[Any]) -> ParsedRequest:
-        """Parse sentences (lists of words, or texts), questions with their contexts, or objects with columns of these."""
+        """Parse sentences (words, or texts), questions with their contexts, or objects with columns of these."""
         is_sentence, ids, given = self.kind == "sentence", None, examples
         if isinstance(examples[0], dict):
             finder = ColumnFinder(WHERE, _column_names(examples), self.columns)
@@ -178,12 +179,7 @@ class RequestParser:
             if isinstance(example, str):
                 _check_count(number, len(example), self.limits.smiles)
                 values += molecules([_check_text(number, example)], WHERE, rows=[number])
-            elif isinstance(example, dict) and {"nodes", "edges"} <= set(example) <= {
-                "nodes",
-                "edges",
-                "weights",
-                "id",
-            }:
+            elif isinstance(example, dict) and NEEDED <= set(example) <= {*NEEDED, "weights", "id"}:
                 values.append(_graph(number, example, self.limits.text))
             else:
                 raise BadInput(f"example {number} is not a graph: send {GRAPH}, optionally with weights, or SMILES")
