@@ -56,6 +56,14 @@ def validation_chart(groups: Groups) -> Chart:
     return figure.html("curves", height=360, legend=False)
 
 
+def validated(groups: Groups) -> list[str]:
+    """Return the labels of the runs that have validation scores."""
+    return [
+        label for label, group in groups.items()
+        if any(entry.get("valid") for r in group for stage in r.stages for entry in stage.get("history", []))
+    ]  # fmt: skip
+
+
 def _validation_curve(record: RunRecord) -> dict[int, float]:
     """Map step to the mean over validation domains; the steps of later stages continue those of earlier ones."""
     curve: dict[int, float] = {}

@@ -1,16 +1,28 @@
 """Cells of the table of scores and sentences on it, for the terminal and the HTML report."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from holdfast.report.sections import Cell as TableCell
 from holdfast.stats.decision import LEVEL, ByExample, Difference, p_relation
 from holdfast.stats.engagement import Engagement, percent
-from holdfast.stats.formatting import format_cell, format_difference, format_number, is_percent
+from holdfast.stats.formatting import (
+    MISSING,
+    format_cell,
+    format_difference,
+    format_number,
+    format_p,
+    is_percent,
+)
 from holdfast.stats.gap import Headroom
-from holdfast.stats.labels import BASELINE
+from holdfast.stats.labels import BASELINE, Groups
 from holdfast.stats.statistics import Cell
+from holdfast.stats.streams import transfers
+from holdfast.stats.summary import Summary
 from holdfast.stats.table import Row, best, columns, low_name, shown_columns, source_columns
 
+Line = tuple[str, list[TableCell]]  # label and cells of a table
 SOURCE_NOTE = "(valid): validation rows of the single training domain, not part of any average"
 
 
@@ -151,3 +163,65 @@ def inactive_notes(entries: Iterable[Engagement]) -> list[str]:
             text = f"{entry.name} inactive, {percent(entry.share)} of predictions depend on it"
             by_label.setdefault(entry.label, []).append(text)
     return [f"{label}: {'; '.join(texts)}" for label, texts in by_label.items()]
+
+
+def against_lines(tests: Sequence[Difference], metric: str) -> list[Line]:
+    """Return baseline, difference, pairs, p, corrected p, and p over seeds per row."""
+    lines = []
+    for test in tests:
+        pairs, seeds = test.pairs, test.seeds
+        difference = f"{format_difference(pairs.difference, metric)} ± {format_number(pairs.stderr, metric)}"
+        lines.append((test.label + (" (not engaged)" if test.idle else ""), [
+            (test.rival, None), (difference, pairs.difference), (str(pairs.n), pairs.n), (format_p(pairs.p), pairs.p),
+            (format_p(test.p), test.p), (f"{format_p(seeds.p)} (n={seeds.n})", seeds.p),
+        ]))  # fmt: skip
+    return lines
+
+
+def engagement_lines(entries: Sequence[Engagement]) -> list[Line]:
+    """Return mechanism, share, range, state, runs, statistics and null per configuration."""
+    lines = []
+    for each in entries:
+        spread = f"{percent(each.low)} to {percent(each.high)}" if each.runs > 1 else percent(each.low)
+        statistics = (f"{n.replace('_', ' ')} {value:.3g}" for n, value in each.statistics.items() if value is not None)
+        lines.append((each.label, [
+            (each.name, None), (percent(each.share), each.share), (spread, each.low), (each.state, each.share),
+            (str(each.runs), each.runs), (", ".join(statistics), None), (each.null, None),
+        ]))  # fmt: skip
+    return lines
+
+
+def gap_lines(summary: Summary) -> list[Line]:
+    """Return one line per configuration and domain: held out, in-domain, gap, reference."""
+    metric, lines = summary.metric, []
+    for label, reference, by_domain in summary.gaps:
+        for domain, gap in by_domain.items():
+            error = "" if gap.stderr is None else f" ± {format_number(gap.stderr, metric)}"
+            cells: list[TableCell] = [(format_cell(cell, metric), cell.mean) for cell in (gap.held_out, gap.in_domain)]
+            cells += [(f"{format_difference(gap.gap, metric)}{error}", gap.gap), (reference, None)]
+            lines.append((f"{label}, {domain}", cells))
+    return lines
+
+
+def cost_lines(entries: Sequence[Mapping[str, Any]]) -> list[Line]:
+    """Return time, speed, memory, parameters, multiply-adds and runs per configuration."""
+    forms = {
+        "seconds": (1, 1), "examples_per_second": (0, 1), "peak_memory_mb": (0, 1), "learning_parameters": (0, 1),
+        "macs": (3, 1e6), "runs": (0, 1),
+    }  # fmt: skip
+    return [
+        (entry["method"], [
+            (MISSING if (value := entry[key]) is None else f"{value / unit:,.{digits}f}", value)
+            for key, (digits, unit) in forms.items()
+        ])
+        for entry in entries
+    ]  # fmt: skip
+
+
+def transfer_lines(groups: Groups, metric: str) -> list[Line]:
+    """Return average, backward transfer and forgetting per configuration of a stream."""
+    return [
+        (entry.label, [(format_cell(cell, metric), None if cell is None else cell.mean)
+                       for cell in (entry.average, entry.backward, entry.forgetting)])
+        for entry in transfers(groups, metric)
+    ]  # fmt: skip

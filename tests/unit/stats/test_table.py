@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.report.page import _cost_line
+from holdfast.report.words import cost_lines
 from holdfast.stats.formatting import MISSING
 from holdfast.stats.labels import configuration, grouped
 from holdfast.stats.table import (
@@ -210,5 +210,6 @@ def test_costs():
         "runs": 2,
     }
     assert entries[1]["seconds"] is entries[1]["macs"] is None  # records of older versions
-    assert [text for text, _ in _cost_line(entries[0])[1]][-2:] == ["4.600", "2"]
-    assert [text for text, _ in _cost_line(entries[1])[1]][-2:] == [MISSING, "1"]
+    measured, unknown = ([text for text, _ in cells] for _, cells in cost_lines(entries))
+    assert measured[-2:] == ["4.600", "2"]
+    assert unknown[-2:] == [MISSING, "1"]
