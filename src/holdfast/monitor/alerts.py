@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from holdfast.core.errors import BadInput
 from holdfast.monitor.check import BatchCheck
@@ -16,33 +15,27 @@ MAX_CHANGES = 3  # named in one sentence
 SHARES = ("missing values of", "new categories of", "foreign rows", "new vocabulary")
 
 
-@dataclass(frozen=True)
-class Condition:
-    """Condition of --fail-on: any drift, or an accuracy below a threshold."""
-
-    accuracy: float | None = None
-
-    def holds(self, check: BatchCheck) -> bool:
-        """Whether a batch meets the condition; the true accuracy counts if labels are known, else the estimate."""
-        if self.accuracy is None:
-            return bool(check.drifted)
-        return check.best_accuracy is not None and check.best_accuracy < self.accuracy
-
-
-def parse_conditions(texts: Sequence[str], *, predicts: str) -> list[Condition]:
-    """Parse `drift` and `accuracy<0.8`."""
+def parse_conditions(texts: Sequence[str], *, predicts: str) -> list[float | None]:
+    """Return the threshold of each `accuracy<0.8`, and None for `drift`."""
     conditions = []
     for text in texts:
         match = CONDITION.fullmatch(text.strip())
         if text.strip() == "drift":
-            conditions.append(Condition())
+            conditions.append(None)
         elif match is None:
             raise BadInput(f"--fail-on takes drift, or accuracy<NUMBER with a number from 0 to 1; got '{text}'")
         elif predicts != "classes":
             raise BadInput("--fail-on accuracy needs a model that predicts one class per example: use --fail-on drift")
         else:
-            conditions.append(Condition(float(match[1])))
+            conditions.append(float(match[1]))
     return conditions
+
+
+def meets(check: BatchCheck, threshold: float | None) -> bool:
+    """Whether a batch drifted or, with a threshold, its accuracy is lower: the true one, or else the estimate."""
+    if threshold is None:
+        return bool(check.drifted)
+    return check.best_accuracy is not None and check.best_accuracy < threshold
 
 
 def alert(check: BatchCheck, *, model: str, data: str) -> str:

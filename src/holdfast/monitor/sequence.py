@@ -34,14 +34,7 @@ SUFFIX = "of the latest batches"
 
 
 Summary = Mapping[str, Any]  # "sequence": digest, "rows": count, and a list of numbers per statistic
-
-
-@dataclass(frozen=True)
-class Past:
-    """An earlier batch: its summary, and the names of the tests that found drift."""
-
-    summary: Summary
-    drifted: Sequence[str]
+Past = Mapping[str, Any]  # an earlier batch: "summary", and "drifted", the names of the tests that found drift
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,11 +119,11 @@ class SequenceTest:
         `mask` (m,) selects the reference. The tests share half of the level; the other half is that of single batches.
         """
         # summaries of another version of the model cannot be compared with this reference
-        usable = [each for each in past if each.summary.get("sequence") == self.digest]
+        usable = [each for each in past if each["summary"].get("sequence") == self.digest]
         if not usable or mask.sum() < MIN_ROWS:
             return []
         # the window is this batch and those just before it; batches before the window may extend the reference
-        latest = _added([*(each.summary for each in usable[1 - WINDOW :]), summary])
+        latest = _added([*(each["summary"] for each in usable[1 - WINDOW :]), summary])
         known, spectrum = self._selection(mask)
         before = _added([known, *_undrifted(usable, len(usable) - (WINDOW - 1))[-EARLIER:]])
         features, others = None, list[Finding]()
@@ -182,10 +175,10 @@ def _undrifted(past: Sequence[Past], end: int) -> list[Summary]:
     """Return batches before `end` without drift; all batches of a window that drifted together count as drifted."""
     drifted = set()
     for i, each in enumerate(past):
-        if each.drifted:
-            joint = any(name.endswith(SUFFIX) for name in each.drifted)
+        if each["drifted"]:
+            joint = any(name.endswith(SUFFIX) for name in each["drifted"])
             drifted |= set(range(i - WINDOW + 1, i + 1)) if joint else {i}
-    return [each.summary for i, each in enumerate(past[: max(0, end)]) if i not in drifted]
+    return [each["summary"] for i, each in enumerate(past[: max(0, end)]) if i not in drifted]
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
@@ -199,5 +192,4 @@ def _binned(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 def past_batches(history: Sequence[Mapping[str, Any]], domain: str | None) -> list[Past]:
     """Return the latest batches of a domain from the entries of a history, oldest first."""
-    own = [entry for entry in history if entry["domain"] == domain and entry.get("summary")]
-    return [Past(entry["summary"], entry["drifted"]) for entry in own[-KEPT:]]
+    return [entry for entry in history if entry["domain"] == domain and entry.get("summary")][-KEPT:]

@@ -14,7 +14,7 @@ from holdfast.data.write import check_not_input
 from holdfast.folders.format import SavedModel, load_model
 from holdfast.folders.shared import WEIGHTS
 from holdfast.folders.versions import current_folder
-from holdfast.monitor.alerts import alert, parse_conditions
+from holdfast.monitor.alerts import alert, meets, parse_conditions
 from holdfast.monitor.batches import Batch, read_batches, read_labels, with_labels
 from holdfast.monitor.check import LEVEL, BatchCheck, Checker
 from holdfast.monitor.log import is_log, read_log
@@ -141,7 +141,7 @@ def watch(
         add_entries(place, entries)
     place_of_data = data.name if isinstance(data, Dataset) else str(data)
     alerts = [text for check in checks if (text := alert(check, model=str(model), data=place_of_data))]
-    failed = any(condition.holds(check) for condition in conditions for check in checks)
+    failed = any(meets(check, condition) for condition in conditions for check in checks)
     grids = [batch_grid(checks)]
     grids += [finding_grid(check) for check in checks if check.drifted][-3:]
     latest = next((check for check in reversed(checks) if check.drifted and check.examples), None)

@@ -117,8 +117,8 @@ class DriftMonitor:
         with threadpool_limits(1, user_api="blas"):  # threads of small products would mostly wait for one another
             check = self.checker.check(f"window {self.windows + 1}", None, joined, past=self._past)
         self._next = time.monotonic() + (time.thread_time() - start) / SHARE
-        assert check.summary is not None
-        self._past = [*self._past, Past(check.summary, [finding.name for finding in check.drifted])][-KEPT:]
+        latest = {"summary": check.summary, "drifted": [finding.name for finding in check.drifted]}
+        self._past = [*self._past, latest][-KEPT:]
         with self._lock:
             self.latest, self.windows = check, self.windows + 1
 
