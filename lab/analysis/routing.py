@@ -18,7 +18,7 @@ from PIL import Image
 from holdfast.analysis import random_generator, rounded
 from holdfast.record import RunRecord
 from holdfast.report.axes import Axis
-from holdfast.report.marks import Bars, Pixels, Points, Rule, Stroke
+from holdfast.report.marks import Bars, Points, Rule, Stroke
 from holdfast.report.plots import COLOURS, Plot, style
 from holdfast.report.sections import (
     Cell,
@@ -32,6 +32,7 @@ from holdfast.report.sections import (
     mean_cell,
 )
 from holdfast.stats.labels import Groups  # fmt: skip
+from lab.analysis.pixels import map_over
 
 if TYPE_CHECKING:
     from holdfast.analysis.views import Views
@@ -205,16 +206,12 @@ def expert_colour(expert: int) -> str:
 
 def draw_map(image: Mapping[str, Any], count: int, name: str) -> str:
     """Draw a grey image with one square per patch, in the colour of its expert or, with count 0, by its value."""
-    grid = image["experts"]
-    side = len(grid)
+    grid, background = image["experts"], to_grey(image["image"])
     if count:
         scale = [(edge / count, expert_colour(e)) for e in range(count) for edge in (e, e + 1)]
-        pixels = Pixels(grid, scale, -0.5, count - 0.5, start=0.5, fill=0.55)
-    else:
-        pixels = Pixels(grid, [(i / 9, colour) for i, colour in INFERNO], 0, start=0.5, fill=0.55)
-    x, y = Axis(limits=(0, side)), Axis(limits=(side, 0))
-    figure = Plot(pixels, x=x, y=y, background=to_grey(image["image"]))
-    return figure.html(name, height=140, legend=False, bare=True)
+        return map_over(background, grid, scale, name, low=-0.5, high=count - 0.5)
+    scale = [(i / 9, colour) for i, colour in INFERNO]
+    return map_over(background, grid, scale, name, low=0.0)
 
 
 def to_grey(image: str) -> str:

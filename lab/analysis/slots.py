@@ -17,12 +17,13 @@ from holdfast.analysis import rounded
 from holdfast.analysis.projection import PCA, Algorithm, project
 from holdfast.record import RunRecord
 from holdfast.report.axes import Axis
-from holdfast.report.marks import DOTTED, SHADES, Bars, Pixels, Points, Rule
+from holdfast.report.marks import DOTTED, SHADES, Bars, Points, Rule
 from holdfast.report.plots import COLOURS, SYMBOLS, Plot, heatmap, plane, style
 from holdfast.report.sections import Figure, RunFigures, RunResult, Section, figure_section
 from holdfast.stats.formatting import format_number, metric_name, scaled
 from holdfast.stats.labels import Groups, settings_key
 from holdfast.stats.statistics import mean
+from lab.analysis.pixels import Pixels
 from lab.analysis.tsne import TSNE
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ def draw_maps(run: RunResult) -> list[Figure]:
             label = f"{group['class']}, {group['kind']}"
             marks.append(Points(
                 group["x"], group["y"], label, name=label, colour=style(position)[0], symbol=symbol,
-                size=5 if is_row else 10, opacity=0.6 if is_row else 1.0,
+                size=5 if is_row else 10, faded=0.6 if is_row else None,
             ))  # fmt: skip
         figure = plane(*marks, variance=run.result[panel]["variance"])
         name = f"slot-map-{run.result['how']}-{run.id}-{panel}"

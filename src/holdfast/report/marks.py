@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageColor
 
-from holdfast.report.axes import Axis, label, number
+from holdfast.report.axes import Axis
 
 Colour = tuple[int, int, int]
 Scale = Sequence[tuple[float, str]]  # (share of the range, colour), in order
@@ -107,7 +107,6 @@ class Mark:
     owner = ""  # the method that the legend of the report hides with its marks
     name = ""  # in the legend of the figure
     colour = "currentColor"
-    opacity: float | None = None
     grouped = False  # whether it takes turns with others at each x
     cells = False  # whether values are the middles of cells
     pattern = ""  # of bars
@@ -167,7 +166,6 @@ class Points(Series):
     symbol: str = "circle"
     size: float | Sequence[float] = 6
     line: Stroke | None = None
-    opacity: float | None = None
     faded: float | None = None  # opacity of each marker
     grouped: bool = False
 
@@ -238,9 +236,9 @@ class Cells(Mark):
         return [tip for value, tip in pairs if is_known(value)]
 
     def draw(self, area: Area) -> Iterator[str]:
-        colours = shades(SHADES, *_limits(self.z, self.low, self.high))
+        colours = shades(SHADES, *limits(self.z, self.low, self.high))
         if sum(map(len, self.z)) > MOST_CELLS:
-            yield _pixels(self.z, colours, area, 1.0)
+            yield pixels(self.z, colours, area)
             return
         for i, line in enumerate(self.z):
             for j, value in enumerate(line):
@@ -255,38 +253,6 @@ class Cells(Mark):
                     f'<text class="{kind}" x="{n(50 * (left + right))}%" y="{n((top + bottom) / 2 + 4)}">'
                     f"{escape(self.text[i][j])}</text>"
                 )
-
-
-@dataclass(frozen=True, eq=False)
-class Pixels(Mark):
-    """Values on a grid as an image with one pixel per value; `title` shows the colours of its scale."""
-
-    z: Sequence[Sequence[float | None]]
-    colours: Scale
-    low: float | None = None
-    high: float | None = None
-    start: float = 0.0  # of the values on both axes
-    fill: float = 1.0  # opacity
-    title: str = ""
-
-    cells = True
-
-    def values(self, axis: str) -> list[Any]:
-        return [self.start + i for i in range(len(self.z if axis == "y" else self.z[0]))]
-
-    def texts(self) -> list[str]:
-        return [f"{len(self.z)} by {len(self.z[0])} cells"]
-
-    def draw(self, area: Area) -> Iterator[str]:
-        yield _pixels(self.z, shades(self.colours, *_limits(self.z, self.low, self.high)), area, self.fill)
-
-    def scale(self) -> str:
-        if not self.title:
-            return ""
-        low, high = map(number, _limits(self.z, self.low, self.high))
-        colours = ",".join(colour for _, colour in self.colours)
-        bar = f'<span class="shades" style="background:linear-gradient(to right,{colours})"></span>'
-        return f'<div class="names"><span>{label(self.title)}: {low} {bar} {high}</span></div>'
 
 
 @dataclass(frozen=True, eq=False)
@@ -323,7 +289,7 @@ class Rule:
         return area.line(f"M0 {at}L{WIDE} {at}" if self.x is None else f"M{at} {area.height}L{at} 0", self.stroke)
 
 
-def image(source: str, opacity: float) -> str:
+def image(source: str, opacity: float = 1.0) -> str:
     """Return an image that fills the plot area."""
     return (
         f'<image class="pixels" width="100%" height="100%" preserveAspectRatio="none" opacity="{opacity}" '
@@ -340,11 +306,13 @@ def _title(text: str) -> str:
     return f"<title>{escape(text)}</title>"
 
 
-def _pixels(z: Sequence[Sequence[float | None]], colours: Any, area: Area, opacity: float) -> str:
-    return image(raster(z[::-1] if area.y.first < area.y.last else z, colours), opacity)  # row 0 may be at the bottom
+def pixels(z: Sequence[Sequence[float | None]], colours: Callable[[float], Colour], area: Area) -> str:
+    """Return a grid as an image that fills the plot area; its first row may be at the bottom."""
+    return image(raster(z[::-1] if area.y.first < area.y.last else z, colours))
 
 
-def _limits(z: Sequence[Sequence[float | None]], low: float | None, high: float | None) -> tuple[float, float]:
+def limits(z: Sequence[Sequence[float | None]], low: float | None, high: float | None) -> tuple[float, float]:
+    """Return the range of the colours: by default that of the known values."""
     known = [v for line in z for v in line if v is not None and is_known(v)]
     low = min(known, default=0.0) if low is None else low
     return low, max(known, default=1.0) if high is None else high

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from holdfast.report.axes import Axis, label, number
-from holdfast.report.marks import Area, Bars, Cells, Errors, Mark, Points, Rule, Stroke, image, n
+from holdfast.report.marks import Area, Bars, Cells, Errors, Mark, Points, Rule, Stroke, n
 from holdfast.stats.formatting import is_percent, scaled
 from holdfast.stats.statistics import Cell
 
@@ -34,53 +34,40 @@ class Plot:
 
     def __init__(
         self, *marks: Mark, x: Axis | None = None, y: Axis | None = None, rules: Iterable[Rule] = (),
-        gap: float = 0.2, background: str = "",
+        gap: float = 0.2,
     ) -> None:  # fmt: skip
-        """Set the marks from the back to the front; `gap` is between groups, `background` the data URL of an image."""
+        """Set the marks from the back to the front; `gap` is between groups."""
         self.marks, self.rules = list(marks), list(rules)
-        self.x, self.y, self.gap, self.background = x or Axis(), y or Axis(), gap, background
+        self.x, self.y, self.gap = x or Axis(), y or Axis(), gap
 
-    def html(self, name: str, *, height: int, legend: bool = True, bare: bool = False) -> Chart:
-        """Draw the figure; `name` is its HTML id, `bare` draws the square plot area without axes."""
+    def html(self, name: str, *, height: int, legend: bool = True) -> Chart:
+        """Draw the figure; `name` is its HTML id."""
         cells, bars = any(m.cells for m in self.marks), any(isinstance(m, Bars) for m in self.marks)
         x = self.x.fit([v for m in self.marks for v in m.values("x")], vertical=False, cells=cells or bars)
         y = self.y.fit([v for m in self.marks for v in m.values("y")], vertical=True, cells=cells, zero=bars)
-        height = height if bare else max(80, height - 70)
-        drawing = (
-            f'<div class="area" style="{"aspect-ratio:1" if bare else f"height:{height}px"}">'
-            '<svg width="100%" height="100%" aria-hidden="true" focusable="false">'
-            f"{''.join(self._drawing(Area(x, y, height), bare=bare))}</svg></div>"
+        area = Area(x, y, max(80, height - 70))
+        chart = Chart(
+            f'<div class="chart" id="{escape(name)}">{self._legend() if legend else ""}'
+            f'<div class="y-title">{label(y.title)}</div>'
+            f'<div class="plot" style="grid-template-columns:{_label_width(y)} minmax(0,1fr)">'
+            f'<div class="y-labels">{_y_labels(y)}</div>{drawing_area(f"height:{area.height}px", self._drawing(area))}'
+            f"<span></span><div>{_x_labels(x)}</div></div>{''.join(mark.scale() for mark in self.marks)}</div>"
         )
-        id = escape(name)
-        if bare:
-            chart = Chart(f'<div class="chart map" id="{id}">{drawing}</div>')
-        else:
-            chart = Chart(
-                f'<div class="chart" id="{id}">{self._legend() if legend else ""}'
-                f'<div class="y-title">{label(y.title)}</div>'
-                f'<div class="plot" style="grid-template-columns:{_label_width(y)} minmax(0,1fr)">'
-                f'<div class="y-labels">{_y_labels(y)}</div>{drawing}<span></span><div>{_x_labels(x)}</div></div>'
-                f"{''.join(mark.scale() for mark in self.marks)}</div>"
-            )
         texts = [text for mark in self.marks for text in mark.texts()]
         more = f"; and {len(texts) - MOST_DESCRIBED} more" if len(texts) > MOST_DESCRIBED else ""
         chart.plot, chart.description = self, "; ".join(texts[:MOST_DESCRIBED]) + more
         return chart
 
-    def _drawing(self, area: Area, *, bare: bool) -> Iterable[str]:
+    def _drawing(self, area: Area) -> Iterable[str]:
         """Yield the elements from the back to the front."""
-        if re.fullmatch(r"data:image/png;base64,[A-Za-z0-9+/=]*", self.background):
-            yield image(self.background, 1.0)
-        if not bare:
-            yield from _grid(area)
+        yield from _grid(area)
         groups = [mark for mark in self.marks if mark.grouped]
         width = (1 - self.gap) / max(1, len(groups))
         for mark in self.marks:
             owner = f' data-label="{escape(mark.owner)}"' if mark.owner else ""
-            opacity = "" if mark.opacity is None else f' opacity="{mark.opacity}"'
             place = (groups.index(mark) - (len(groups) - 1) / 2) * (1 - self.gap) / len(groups) if mark.grouped else 0.0
             own = Area(area.x, area.y, area.height, place, width)
-            yield f"<g{owner}{opacity}>{''.join(mark.draw(own))}</g>"
+            yield f"<g{owner}>{''.join(mark.draw(own))}</g>"
         yield from (rule.draw(area) for rule in self.rules)
 
     def _legend(self) -> str:
@@ -89,6 +76,14 @@ class Plot:
         signs = [(mark.colour, "▨" if mark.pattern else "■", label(mark.name)) for mark in named]
         items = [f'<span><b style="color:{colour}">{sign}</b> {name}</span>' for colour, sign, name in signs]
         return f'<div class="names">{" ".join(items)}</div>' if len(items) > 1 else ""
+
+
+def drawing_area(style: str, elements: Iterable[str]) -> str:
+    """Return the HTML of a plot area with these elements, from the back to the front."""
+    return (
+        f'<div class="area" style="{style}"><svg width="100%" height="100%" aria-hidden="true" focusable="false">'
+        f"{''.join(elements)}</svg></div>"
+    )
 
 
 def _grid(area: Area) -> Iterable[str]:

@@ -203,6 +203,7 @@ def test_images_below_expert_colours_are_grey():
     assert coloured not in html
     assert grey in html
     assert to_grey(IMAGE) == IMAGE  # not an image
+    assert "example.org" not in draw_map({"image": "https://example.org/x.png", "experts": [[0]]}, 1, "remote")
 
 
 def test_experts_have_distinct_colours():
