@@ -9,7 +9,7 @@ from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.stats.decision import ByExample, Decision, Difference, by_example, decide, differences
 from holdfast.stats.engagement import Engagement, engagements
 from holdfast.stats.gap import IN_DOMAIN, Gap, Headroom, gaps, headroom
-from holdfast.stats.labels import Groups, largest
+from holdfast.stats.labels import largest
 from holdfast.stats.table import Table, costs, experiment, tabulate
 
 
@@ -25,7 +25,6 @@ class Summary:
     every: Table  # of all records, on any number of rows
     shown: Table  # of the records on the most rows
     competing: Table  # of those that are no references; its labels may be shorter
-    rivals: Groups  # the groups of `shown` that compete
     mixed: bool  # whether they come from several data sets or plans, so that no method can be recommended
     engagements: list[Engagement]
     tests: list[Difference]  # of all rows that share enough seeds with their baseline
@@ -43,10 +42,9 @@ class Summary:
             groups = {label: [changed.get(r.id, r) for r in group] for label, group in table.groups.items()}
             return replace(table, groups=groups)
 
-        shown = exchanged(self.shown)
         return replace(
-            self, records=[changed.get(r.id, r) for r in self.records], every=exchanged(self.every), shown=shown,
-            competing=exchanged(self.competing), rivals={label: shown.groups[label] for label in self.rivals},
+            self, records=[changed.get(r.id, r) for r in self.records], every=exchanged(self.every),
+            shown=exchanged(self.shown), competing=exchanged(self.competing),
         )  # fmt: skip
 
 
@@ -71,7 +69,7 @@ def summarise(records: Iterable[RunRecord], metric: str) -> Summary:
         named = (label for label, group in competing.groups.items() if any(r.spec == decision.spec for r in group))
         decision = replace(decision, label=next(named, decision.label))
     return Summary(
-        metric, records, every, shown, competing, rivals, mixed, engagements(groups), tests,
+        metric, records, every, shown, competing, mixed, engagements(groups), tests,
         by_example=[] if tests else by_example(groups), differences=entries, gaps=shifts,
         headroom=headroom(groups, metric, shifts), costs=costs(groups), decision=decision,
     )  # fmt: skip
