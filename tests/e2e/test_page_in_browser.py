@@ -41,7 +41,7 @@ def pages(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     compared, streamed = many()
     cells = {("a", "b"): ("1.2", 1.2), ("b", "a"): ("1.2", 1.2)}
-    grids = [matrix("Inputs apart", "A-distance.", ["a", "b"], cells, corner="domain", top=2.0)]
+    grids = [matrix("Inputs apart", "A-distance.", ["a", "b"], cells, top=2.0)]
     texts = {"title": "An audit", "headline": "There is a shift.", "advice": ["Look."], "notes": []}
     named = {"title": "A report", "source": ["my file.csv"]}
     return {
