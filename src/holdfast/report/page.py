@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from holdfast.catalog import ANALYSES, buildable_names
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
-from holdfast.report import charts, forest, plots, streams, words
+from holdfast.report import charts, plots, streams, words
 from holdfast.report.explain import recommendation
 from holdfast.report.plots import Chart
 from holdfast.report.predicted import coverage_sections, predicted_sections
@@ -80,7 +80,7 @@ def _template(name: str) -> Template:
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    modules = {"charts": charts, "forest": forest, "plots": plots, "stages": streams, "words": words}
+    modules = {"charts": charts, "plots": plots, "stages": streams, "words": words}
     tables = {"shown_columns": shown_columns, "source_columns": source_columns, "threshold": f"{ENGAGED:.0%}"}
     environment.globals |= modules | tables
     return environment.get_template(name)

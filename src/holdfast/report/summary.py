@@ -7,8 +7,8 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 from holdfast.core.files import write_atomic, write_text
+from holdfast.report.charts import GREY, difference_colour, difference_text
 from holdfast.report.explain import explain, recommendation
-from holdfast.report.forest import GREY, difference_colour, difference_text
 from holdfast.report.plots import DARK
 from holdfast.report.words import headroom_text
 from holdfast.stats.decision import Difference

@@ -178,14 +178,6 @@ def test_clean_labels_have_no_errors(tmp_path):
     assert "suspicious" not in " ".join(result.advice)
 
 
-@pytest.mark.parametrize(("option", "text"), [("errors.txt", "errors.txt"), ("data.csv", "would overwrite the data")])
-def test_wrong_files_are_refused(tmp_path, monkeypatch, option, text):
-    monkeypatch.chdir(tmp_path)
-    data = write(tmp_path / "data.csv")
-    with pytest.raises(ValueError, match=text):
-        audit(str(data), label_errors=option)
-
-
 def test_single_words_that_identify_a_domain_or_leak_the_label(tmp_path):
     data = training_data(write(tmp_path / "leak.csv", leak=True))
     words = telltale_words(Examples(data), rows_of(data))

@@ -107,12 +107,6 @@ def write(path: Path, x: np.ndarray) -> Path:
     return path
 
 
-def test_a_server_without_watch_has_no_gauges(model):
-    with serving(Service(model)) as address:
-        assert json.loads(get(address, "/health")) == {"status": "ok"}
-        assert "holdfast_watch" not in get(address, "/metrics")
-
-
 def test_the_log_is_bounded_and_continued(model, tmp_path):
     saved = load_model(model)
     observed = observe(saved, Vectors(draw(30, 3)[0]), saved.reference)

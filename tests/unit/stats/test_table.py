@@ -105,12 +105,6 @@ def test_configurations_are_not_merged():
     assert list(by_label) == ["erm", "mil (slots=8)", "mil (slots=16)", "mil + memory (slots=16)"]
 
 
-def test_labels_include_the_encoder_if_there_are_two():
-    by_encoder = [record("erm", 0, {"t": 0.1}), record("mil", 0, {"t": 0.2}, encoder="cnn")]
-    assert list(grouped(by_encoder)) == ["erm (minilm)", "mil (cnn)"]
-    assert list(grouped(by_encoder[:1])) == ["erm"]
-
-
 def test_similar_specs_have_distinct_labels():
     records = [record("erm", 0, {"t": v}, lr=lr) for v, lr in ((0.1, "1"), (0.2, 1), (0.3, None))]
     records.append(record("erm", 0, {"t": 0.4}))  # no lr at all
