@@ -113,7 +113,7 @@ def watch(
     if saved.predicts == "classes" and saved.left_out is None:
         notes.append(NO_INTERVAL)
     checker = model_checker(saved, level=level, seed=seed)
-    version = file_digest(current_folder(folder) / WEIGHTS)[:16]
+    version = model_version(folder)
     place = folder if state is None else Path(state)
     history = read_history(place, version)
     if is_log(data):
@@ -197,6 +197,11 @@ def _shown(dataset: Dataset, row: int) -> str:
     first = value[0] if isinstance(value, list) else ""
     text = " / ".join(first) if isinstance(first, tuple) else first if isinstance(first, str) else ""
     return shortened(text, SHOWN_TEXT)
+
+
+def model_version(folder: Path) -> str:
+    """Return what distinguishes the weights of this version of a model from others."""
+    return file_digest(current_folder(folder) / WEIGHTS)[:16]
 
 
 def model_checker(saved: SavedModel, *, level: float = LEVEL, seed: int = 0, brief: bool = False) -> Checker:

@@ -14,17 +14,14 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from holdfast.core.errors import BadInput, check_at_least, warn
-from holdfast.core.files import file_digest
 from holdfast.data.raw import Raw
 from holdfast.folders.format import SavedModel
-from holdfast.folders.shared import WEIGHTS
-from holdfast.folders.versions import current_folder
 from holdfast.monitor.check import BatchCheck
 from holdfast.monitor.drift import MIN_ROWS
 from holdfast.monitor.log import ServedLog
 from holdfast.monitor.observe import Observed, observed_of
 from holdfast.monitor.sequence import KEPT, Past
-from holdfast.monitor.watch import model_checker
+from holdfast.monitor.watch import model_checker, model_version
 from holdfast.serve.metrics import Gauges
 from holdfast.uncertainty.arrays import Predicted
 
@@ -46,8 +43,7 @@ class DriftMonitor:
             raise BadInput("this model has no calibration, which --watch and --log need: fit the model again")
         check_at_least(MIN_ROWS, window=window)
         self.saved, self.window, self.checker = saved, window, model_checker(saved, seed=seed, brief=True)
-        version = file_digest(current_folder(folder) / WEIGHTS)[:16]
-        self.log = None if log is None else ServedLog(log, model=version)
+        self.log = None if log is None else ServedLog(log, model=model_version(folder))
         self._queue: queue.SimpleQueue[tuple[Raw, Predicted] | None] = queue.SimpleQueue()
         self._lock, self._waiting, self.unwatched, self.examples, self.windows = threading.Lock(), 0, 0, 0, 0
         self._pending: list[Observed] = []

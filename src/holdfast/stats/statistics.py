@@ -40,11 +40,6 @@ def mean(values: Iterable[float | None]) -> float | None:
     return math.fsum(known) / len(known) if known else None
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """Return a quantile, interpolated linearly between two values."""
-    return float(np.quantile(np.asarray(values, dtype=np.float64), share))
-
-
 def margin(stderr: float, n: int, level: float = 0.95) -> float:
     """Half width of Student's t interval of a mean of n values."""
     assert 0 < level < 1, level

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
 from holdfast.core.errors import check_known
 from holdfast.defaults import FEW_DOMAINS
 from holdfast.record import LOWER_IS_BETTER, RunRecord, Scores
@@ -19,7 +21,7 @@ from holdfast.stats.labels import (
     is_simple,
     natural_key,
 )
-from holdfast.stats.statistics import Cell, mean, quantile, summarise
+from holdfast.stats.statistics import Cell, mean, summarise
 
 SINGLE = "single-source"  # the plan whose columns name source and target
 MOST_COLUMNS = 5  # targets of a table, where there are more than `FEW_DOMAINS`
@@ -95,7 +97,7 @@ def _row(
         worst = (max if lower else min)(means.items(), key=lambda pair: pair[1])
     low = None
     if complete and has_many(targets):
-        low = summarise([quantile(s, 0.9 if lower else 0.1) for s in complete])
+        low = summarise([float(np.quantile(s, 0.9 if lower else 0.1)) for s in complete])
     return Row(
         name, cells, average, worst, _source_cells(group, metric), paired=group[0].spec.get("plan") == SINGLE,
         simple=is_simple(group[0]), combined=is_combined(group[0]), baseline=baseline, low=low, sizes=sizes,
