@@ -26,7 +26,7 @@ from holdfast.stats.decision import decide
 from holdfast.stats.gap import HELD_OUT
 from holdfast.stats.labels import CONSTANT
 from holdfast.stats.statistics import summarise
-from holdfast.stats.table import Row, tabulate
+from holdfast.stats.table import tabulate
 
 FOLDS = 5
 MANY_DOMAINS = 10  # with more domains, two folds suffice
@@ -84,11 +84,6 @@ def stratified_interval(values: Sequence[Sequence[float]]) -> Interval | None:
     mean, error = fmean(cell.mean for cell in cells), math.hypot(*errors) / len(cells)
     half = float(stdtrit(sum(cell.n - 1 for cell in cells), (1 + LEVEL) / 2)) * error
     return Interval(mean, mean - half, mean + half, error)
-
-
-def headroom(costs: Sequence[ShiftCost]) -> Interval | None:
-    """Return how much better a probe is inside a domain at equal training sizes, averaged over domains."""
-    return stratified_interval([cost.folds for cost in costs])
 
 
 def labelled_rows(examples: Examples, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -223,18 +218,13 @@ def read_compared(folder: Path | None, dataset: Dataset) -> list[Compared]:
     for row in table.values():
         if row.baseline:
             roles.setdefault(row.label, "baseline")
-    simple = [row for row in table.values() if row.simple and row.label not in CONSTANT]
-    if simple:
-        roles.setdefault(max(simple, key=_average).label, "simple")
+    simple = {label: row.average.mean for label, row in table.items() if row.simple and row.average is not None}
+    for label in sorted(simple.keys() - set(CONSTANT), key=lambda label: -simple[label])[:1]:
+        roles.setdefault(label, "simple")
     return [
         Compared(label, role, {domain: cell.mean for domain, cell in table[label].cells.items()})
         for label, role in roles.items()
     ]
-
-
-def _average(row: Row) -> float:
-    assert row.average is not None
-    return row.average.mean
 
 
 def _has_metric(record: RunRecord) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from holdfast.record import RunRecord
 from holdfast.report.axes import Axis
@@ -31,17 +31,8 @@ def stream_heatmap(record: RunRecord, metric: str | None = None, *, span: tuple[
     return figure.html(f"stream-{record.id}", height=160 + 44 * len(after))
 
 
-@dataclass(frozen=True, slots=True)
-class CourseFigures:
-    """Figures of one order of learning: one per domain."""
-
-    stages: tuple[str, ...]
-    legend: list[tuple[str, str, str]]  # colour, sign and label per method
-    figures: Sequence[tuple[str, str]]  # domain, HTML
-
-
-def course_figures(groups: Mapping[str, Sequence[RunRecord]], metric: str) -> list[CourseFigures]:
-    """Draw one figure per domain for each order of learning."""
+def course_figures(groups: Mapping[str, Sequence[RunRecord]], metric: str) -> list[dict[str, Any]]:
+    """Draw one figure per domain for each order of learning: its stages, its legend, and (domain, figure) pairs."""
     positions = {label: position for position, label in enumerate(groups)}
     entries = []
     for order, domains in enumerate(courses(groups, metric)):
@@ -55,7 +46,7 @@ def course_figures(groups: Mapping[str, Sequence[RunRecord]], metric: str) -> li
             (course.domain, _course_chart(course, metric, positions, f"forgetting-{order}-{i}", axis))
             for i, course in enumerate(domains)
         ]
-        entries.append(CourseFigures(domains[0].stages, legend(groups, shown), figures))
+        entries.append({"stages": domains[0].stages, "legend": legend(groups, shown), "figures": figures})
     return entries
 
 

@@ -90,8 +90,9 @@ WRONG = [
 
 NOT_JSON = [(raw, "not JSON") for raw in (b"{", b"\xff", b"[" * 1500, b'{"example": NaN}')]
 LARGE = [
-    ({"examples": ["a"] * 5}, "5 examples"), ({"example": "a" * 51}, "51 characters"), ({"example": "a" * 3000}, "bytes"),
-]  # fmt: skip
+    ({"examples": ["a"] * 5}, "5 examples"),
+    *(({"example": "a" * n}, text) for n, text in ((51, "51 characters"), (3000, "bytes"))),
+]
 
 
 @pytest.mark.parametrize(

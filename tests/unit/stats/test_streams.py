@@ -124,15 +124,15 @@ def test_each_order_has_its_own_courses_and_other_plans_have_none():
 
 def test_course_figures_have_means_errors_and_a_line_at_the_learning_stage():
     (order,) = course_figures(grouped([*ERM, EWC]), "accuracy")
-    assert order.stages == ("z", "a")
-    assert [(sign, label) for _, sign, label in order.legend] == [("●", "erm"), ("●", "ewc")]
-    assert [domain for domain, _ in order.figures] == ["z", "a", "b"]
-    z, a, b = (drawn(html) for _, html in order.figures)
+    assert order["stages"] == ("z", "a")
+    assert [(sign, label) for _, sign, label in order["legend"]] == [("●", "erm"), ("●", "ewc")]
+    assert [domain for domain, _ in order["figures"]] == ["z", "a", "b"]
+    z, a, b = (drawn(html) for _, html in order["figures"])
     assert (z.marks[0].x, z.marks[0].y) == ([1, 2], pytest.approx([80.0, 60.0]))
     assert z.marks[0].errors.above == pytest.approx([10.0, 0.0])
     assert (a.marks[1].x, a.marks[1].y) == ([2], pytest.approx([70.0]))  # starts with the first score
     assert [mark.name for mark in b.marks] == ["ewc"]
-    assert b.marks[0].colour == z.marks[1].colour == order.legend[1][0]
+    assert b.marks[0].colour == z.marks[1].colour == order["legend"][1][0]
     assert (z.rules, a.rules) == ([], [Rule(1.5)])  # z is learned in the first stage
 
 
@@ -140,13 +140,15 @@ def test_all_domains_share_one_range_that_ignores_nan():
     run = stream("erm", 0, [{"z": 0.5, "a": float("nan")}, {"z": 0.5, "a": 0.5}], ["z", "a"])
     ((_, a),) = courses(grouped([run]), "accuracy")
     assert a.lines["erm"][0] is None
-    one, other = (drawn(html).y.limits for _, html in course_figures(grouped([*ERM, EWC]), "accuracy")[0].figures[:2])
+    one, other = (
+        drawn(html).y.limits for _, html in course_figures(grouped([*ERM, EWC]), "accuracy")[0]["figures"][:2]
+    )
     assert one == other == pytest.approx((30 - 4.8, 90 + 4.8))
     (figures,) = course_figures(grouped([run]), "accuracy")
-    assert drawn(figures.figures[0][1]).y.limits == pytest.approx((47.5, 52.5))  # padding around one value
+    assert drawn(figures["figures"][0][1]).y.limits == pytest.approx((47.5, 52.5))  # padding around one value
 
 
 def test_names_in_course_figures_are_escaped():
     run = stream(SCRIPT, 0, [{SCRIPT: 0.5}, {SCRIPT: 0.6, "a": 0.7}], [SCRIPT, "a"])
     (order,) = course_figures(grouped([run]), "accuracy")
-    assert SCRIPT not in order.figures[0][1]
+    assert SCRIPT not in order["figures"][0][1]
