@@ -219,8 +219,9 @@ def read_compared(folder: Path | None, dataset: Dataset) -> list[Compared]:
         if row.baseline:
             roles.setdefault(row.label, "baseline")
     simple = {label: row.average.mean for label, row in table.items() if row.simple and row.average is not None}
-    for label in sorted(simple.keys() - set(CONSTANT), key=lambda label: -simple[label])[:1]:
-        roles.setdefault(label, "simple")
+    informed = [label for label in simple if label not in CONSTANT]
+    if informed:
+        roles.setdefault(max(informed, key=lambda label: simple[label]), "simple")
     return [
         Compared(label, role, {domain: cell.mean for domain, cell in table[label].cells.items()})
         for label, role in roles.items()
