@@ -57,10 +57,6 @@ class Examples:
         """Return these texts, long ones truncated."""
         return _shortened(self.dataset.raw.take(rows))
 
-    def words(self, rows: np.ndarray) -> list[str]:
-        """Return all words of these texts in lower case."""
-        return [word for text in self.texts(rows) for word in WORDS.findall(text.lower())]
-
     def features(self, rows: np.ndarray) -> np.ndarray:
         """Return cheap features (n, d) for distances."""
         if self.images is not None:

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 
 from holdfast.analysis.domain_distance import a_distance
-from holdfast.auditing.examples import Examples
+from holdfast.auditing.examples import WORDS, Examples
 from holdfast.auditing.probe import target_groups
 from holdfast.core.inputs import Sentence
 from holdfast.core.seeds import derive
@@ -91,7 +91,8 @@ def _matched(one: np.ndarray, other: np.ndarray, rng: np.random.Generator) -> tu
 def shared_words(examples: Examples, rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, float]]:
     """Return the share of a domain's word occurrences that another domain also uses, from equal numbers of texts."""
     count = min(map(len, rows.values()))
-    used = {name: examples.words(domain_rows[:count]) for name, domain_rows in rows.items()}
+    texts = {name: examples.texts(domain_rows[:count]) for name, domain_rows in rows.items()}
+    used = {name: WORDS.findall(" ".join(own).lower()) for name, own in texts.items()}
     vocabulary = {name: set(words) for name, words in used.items()}
 
     def share(words: list[str], other: str) -> float:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -36,7 +36,6 @@ SAMPLES = {  # example bodies for the documentation
     "graph": '{"nodes": [[0], [1]], "edges": [[0, 1], [1, 0]]}',
     **dict.fromkeys(("table", "mixed"), '{"age": 63, "sex": "female", "ca": null}'),
 }
-PATHS = ("/predict", "/health", "/model", "/metrics", "/docs", "/openapi.json")
 STATUSES: dict[type[Exception], int] = {TooLarge: 413, BadInput: 422, Busy: 503}
 LARGE_BODY = 1 << 16  # larger bodies are parsed outside the event loop, in bytes
 SLOW = ("image", "graph")  # kinds of examples that are always parsed outside the event loop
@@ -76,36 +75,39 @@ def make_app(service: Service, access: Access | None = None) -> Starlette:
             raise Busy(f"no answer within {limits.seconds:g} seconds: send fewer examples or retry later") from error
         return Response(_encode({"predictions": predictions}), media_type="application/json")
 
-    async def health(_: Request) -> Response:
-        return JSONResponse({"status": "ok", **({} if drift is None else {"watch": drift.state()})})
-
-    async def model(_: Request) -> Response:
-        return JSONResponse(description)
-
-    async def counts(_: Request) -> Response:
-        return Response(metrics.text(), media_type=CONTENT_TYPE)
-
     schema = _schema(description)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(PAGE.read_text(encoding="utf-8"))
     page = template.render(model=description, paths=schema["paths"], example=SAMPLES[parser.kind])
 
-    async def docs(_: Request) -> Response:
-        return HTMLResponse(page)
-
-    async def openapi(_: Request) -> Response:
-        return JSONResponse(schema)
-
-    endpoints = (health, model, counts, docs, openapi)
-    routes = [Route(path, endpoint) for path, endpoint in zip(PATHS[1:], endpoints, strict=True)]
+    answers: dict[str, Callable[[], Response]] = {
+        "/health": lambda: JSONResponse({"status": "ok", **({} if drift is None else {"watch": drift.state()})}),
+        "/model": lambda: JSONResponse(description),
+        "/metrics": lambda: Response(metrics.text(), media_type=CONTENT_TYPE),
+        "/docs": lambda: HTMLResponse(page),
+        "/openapi.json": lambda: JSONResponse(schema),
+    }
+    routes = [Route(path, _endpoint(answer)) for path, answer in answers.items()]
     app = Starlette(
         routes=[Route("/predict", predict, methods=["POST"]), *routes],
-        middleware=[Middleware(_RequestMetrics, metrics=metrics), Middleware(Guard, access=access or Access())],
+        middleware=[
+            Middleware(_RequestMetrics, metrics=metrics, paths=("/predict", *answers)),
+            Middleware(Guard, access=access or Access()),
+        ],
         exception_handlers=dict.fromkeys((*STATUSES, HTTPException, Exception), _error_answer),
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
     return app
+
+
+def _endpoint(answer: Callable[[], Response]) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint whose answer does not depend on the request."""
+
+    async def endpoint(_: Request) -> Response:
+        return answer()
+
+    return endpoint
 
 
 def _schema(description: dict[str, Any]) -> dict[str, Any]:
@@ -148,8 +150,8 @@ async def _body(request: Request, limit: int) -> bytes:
 class _RequestMetrics:
     """Count every request with its status and duration."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self.app, self.metrics = app, metrics
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: Sequence[str]) -> None:
+        self.app, self.metrics, self.paths = app, metrics, paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -166,5 +168,5 @@ class _RequestMetrics:
         try:
             await self.app(scope, receive, observe)
         finally:
-            path = scope["path"] if scope["path"] in PATHS else "other"
+            path = scope["path"] if scope["path"] in self.paths else "other"
             self.metrics.request(path, status, time.perf_counter() - start)
