@@ -153,21 +153,21 @@ class RequestParser:
 
     def _annotated(self, examples: list[Any]) -> ParsedRequest:
         """Parse sentences (words, or texts), questions with their contexts, or objects with columns of these."""
-        is_sentence, ids, given = self.kind == "sentence", None, examples
+        is_sentence, ids, contents = self.kind == "sentence", None, examples
         if isinstance(examples[0], dict):
             finder = ColumnFinder(WHERE, _column_names(examples), self.columns)
             if is_sentence:
                 column = finder.role("tokens") or finder.role("text")
                 if column is None:
                     raise finder.missing("tokens")
-                given = [example.get(column) for example in examples]
+                contents = [example.get(column) for example in examples]
             else:
                 names = finder.roles(QUESTION_ROLES).values()
-                given = [[example.get(name) for name in names] for example in examples]
+                contents = [[example.get(name) for name in names] for example in examples]
             if (column := finder.role("id")) is not None:
                 ids = [_id(number, example.get(column)) for number, example in enumerate(examples, 1)]
         parse = _words if is_sentence else _question
-        values = [parse(number, value) for number, value in enumerate(given, 1)]
+        values = [parse(number, value) for number, value in enumerate(contents, 1)]
         self._check_length(values if is_sentence else [value[:2] for value in values])
         return ParsedRequest(values, (self.kind,), ids)
 
