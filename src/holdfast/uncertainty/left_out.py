@@ -126,14 +126,19 @@ def collect(records: Sequence[RunRecord], runs: Mapping[str, RunRecord], workspa
 
     `runs` are all runs by id: a combination has the rows of its members. Of several seeds, the first one is used.
     """
-    chosen: dict[str, RunRecord] = {}
-    for record in records:
-        chosen.setdefault(record.episode, record)
-    pieces = [_read(record, runs, workspace) for record in chosen.values()]
+    pieces = [_read(record, runs, workspace) for record in first_per_episode(records)]
     known = [piece for piece in pieces if piece is not None]
     if len(known) < len(pieces) or len({name for targets, _ in known for name in targets}) < 2:
         return None
     return CollectedRuns(workspace, known)
+
+
+def first_per_episode(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the first of several seeds per episode."""
+    chosen: dict[str, RunRecord] = {}
+    for record in records:
+        chosen.setdefault(record.episode, record)
+    return list(chosen.values())
 
 
 def train_left_out(spec: Spec, workspace: Workspace, *, watch: ProgressListener | None = None) -> CollectedRuns | None:
