@@ -15,14 +15,7 @@ from holdfast.auditing.duplicates import choose, conflicts, find_duplicates
 from holdfast.auditing.erasure import Erasure, erasure_grid, erasure_sentence, measure_erasure
 from holdfast.auditing.examples import Examples
 from holdfast.auditing.facts import DomainFacts, Example, Leak
-from holdfast.auditing.headroom import (
-    Compared,
-    ShiftCost,
-    compared_sentence,
-    headroom_grid,
-    read_compared,
-    shift_costs,
-)
+from holdfast.auditing.headroom import Compared, ShiftCost, compared_sentence, headroom_grid, read_compared, shift_costs
 from holdfast.auditing.label_errors import (
     LabelErrors,
     error_advice,

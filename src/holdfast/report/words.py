@@ -7,14 +7,7 @@ from typing import Any
 from holdfast.report.sections import Cell as TableCell
 from holdfast.stats.decision import LEVEL, ByExample, Difference, p_relation
 from holdfast.stats.engagement import Engagement, percent
-from holdfast.stats.formatting import (
-    MISSING,
-    format_cell,
-    format_difference,
-    format_number,
-    format_p,
-    is_percent,
-)
+from holdfast.stats.formatting import MISSING, format_cell, format_difference, format_number, format_p, is_percent
 from holdfast.stats.gap import Headroom
 from holdfast.stats.labels import BASELINE, Groups
 from holdfast.stats.statistics import Cell

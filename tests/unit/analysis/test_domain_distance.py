@@ -4,14 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from holdfast.analysis.domain_distance import (
-    a_distance,
-    against_sources,
-    distances,
-    draw_distances,
-    pairwise,
-    sections,
-)
+from holdfast.analysis.domain_distance import a_distance, against_sources, distances, draw_distances, pairwise, sections
 from holdfast.analysis.views import View, Views
 from holdfast.core.errors import BadInput
 from holdfast.report.plots import COLOURS

@@ -5,15 +5,7 @@ import pytest
 from scipy import stats
 
 from holdfast.core.errors import BadInput
-from holdfast.stats.statistics import (
-    Cell,
-    holm,
-    interval,
-    mcnemar,
-    paired_t,
-    pooled,
-    summarise,
-)
+from holdfast.stats.statistics import Cell, holm, interval, mcnemar, paired_t, pooled, summarise
 
 
 def test_paired_t():

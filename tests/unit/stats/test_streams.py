@@ -18,11 +18,7 @@ from tests.unit.report.drawing import SCRIPT, drawn
 from tests.unit.report.fake_records import leave_one_out, stream
 from tests.unit.report.test_page import written
 
-R = [
-    [0.90, 0.50, 0.40],
-    [0.70, 0.80, 0.55],
-    [0.75, 0.85, 0.95],
-]
+R = [[0.90, 0.50, 0.40], [0.70, 0.80, 0.55], [0.75, 0.85, 0.95]]
 
 
 def test_average_transfer_and_forgetting():
@@ -54,11 +50,7 @@ def test_one_stage_and_missing_scores_give_none():
     holes = [[0.9, math.nan], [math.nan, 0.8]]
     assert average(holes) is None
     assert backward_transfer(holes) is None
-    early = [
-        [0.9, math.nan, math.nan],
-        [0.7, 0.8, math.nan],
-        [0.7, 0.8, 0.9],
-    ]
+    early = [[0.9, math.nan, math.nan], [0.7, 0.8, math.nan], [0.7, 0.8, 0.9]]
     assert forgetting(early) == pytest.approx(0.1)
     assert forward_transfer(early, [0, 0, 0]) is None
 

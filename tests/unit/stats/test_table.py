@@ -96,12 +96,7 @@ def test_configurations_are_not_merged():
         record("erm", 1, {"t": 0.6}),
     ]
     by_label = {row.label: row.cells["t"].mean for row in tabulate(records, "accuracy").rows}
-    assert by_label == {
-        "erm": 0.5,
-        "mil (slots=8)": 0.1,
-        "mil (slots=16)": 0.2,
-        "mil + memory (slots=16)": 0.3,
-    }
+    assert by_label == {"erm": 0.5, "mil (slots=8)": 0.1, "mil (slots=16)": 0.2, "mil + memory (slots=16)": 0.3}
     assert list(by_label) == ["erm", "mil (slots=8)", "mil (slots=16)", "mil + memory (slots=16)"]
 
 
