@@ -6,12 +6,13 @@ import base64
 import io
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageColor
 
 from holdfast.analysis.views import Views, collect_views
 from holdfast.core.tape import tape
@@ -188,7 +189,9 @@ def test_figures_of_layers_and_images():
     captions, figures = zip(*draw_panels(only_run("routing", stored())), strict=True)
     assert captions == ("Layer 8", "Layer 10", "b<i>")  # the template escapes captions
     assert "base64,AAAA" in figures[2]
-    assert {colour for _, colour in figures[2].plot.marks[0].colours} >= {expert_colour(0), expert_colour(1)}
+    with Image.open(io.BytesIO(base64.b64decode(re.findall(r'base64,([^"]+)"', figures[2])[-1]))) as opened:
+        colours = {pixel[:3] for pixel in opened.getdata()}
+    assert colours >= {ImageColor.getrgb(expert_colour(expert)) for expert in (0, 1)}
     assert "b<i>" not in "".join(figures)
 
 
