@@ -19,49 +19,43 @@ from tests.unit.report.fake_records import leave_one_out, stream
 from tests.unit.report.test_page import written
 
 R = [[0.90, 0.50, 0.40], [0.70, 0.80, 0.55], [0.75, 0.85, 0.95]]
+ROSE = [[0.6, 0.1, 0.1], [0.9, 0.8, 0.1], [0.7, 0.8, 0.9]]  # forgetting starts from the best score
+LOSSES = [[-v for v in line] for line in R]
+LOWER = {"lower_is_better": True}
+HOLES = [[0.9, math.nan], [math.nan, 0.8]]
+EARLY = [[0.9, math.nan, math.nan], [0.7, 0.8, math.nan], [0.7, 0.8, 0.9]]
+PAIR = [[0.9, 0.8, 0.1, 0.3], [0.8, 0.9, 0.7, 0.3]], [0, 0, 1]  # two domains at once, the last one is never learned
 
 
-def test_average_transfer_and_forgetting():
-    assert average(R) == pytest.approx((0.75 + 0.85 + 0.95) / 3)
-    assert backward_transfer(R) == pytest.approx((-0.15 + 0.05) / 2)
-    assert forward_transfer(R, [0.5, 0.45, 0.50]) == pytest.approx((0.05 + 0.05) / 2)
-    assert forgetting(R) == pytest.approx((0.15 - 0.05) / 2)
-
-
-def test_forgetting_is_measured_from_the_best_score():
-    rose = [[0.6, 0.1, 0.1], [0.9, 0.8, 0.1], [0.7, 0.8, 0.9]]
-    assert forgetting(rose) == pytest.approx((0.2 + 0.0) / 2)
-    assert backward_transfer(rose) == pytest.approx((0.1 + 0.0) / 2)
-
-
-def test_signs_are_reversed_for_losses():
-    losses = [[-v for v in line] for line in R]
-    assert average(losses) == pytest.approx(-0.85)
-    assert backward_transfer(losses, lower_is_better=True) == pytest.approx(-0.05)
-    assert forgetting(losses, lower_is_better=True) == pytest.approx(0.05)
-    assert forward_transfer(losses, [-0.5, -0.45, -0.5], lower_is_better=True) == pytest.approx(0.05)
-
-
-def test_one_stage_and_missing_scores_give_none():
-    assert average([[0.5]]) == 0.5
-    assert backward_transfer([[0.5]]) is None
-    assert forgetting([[0.5]]) is None
-    assert forward_transfer([[0.5]], [0.1]) is None
-    holes = [[0.9, math.nan], [math.nan, 0.8]]
-    assert average(holes) is None
-    assert backward_transfer(holes) is None
-    early = [[0.9, math.nan, math.nan], [0.7, 0.8, math.nan], [0.7, 0.8, 0.9]]
-    assert forgetting(early) == pytest.approx(0.1)
-    assert forward_transfer(early, [0, 0, 0]) is None
-
-
-def test_domains_learned_together_and_never_learned():
-    r = [[0.9, 0.8, 0.1, 0.3], [0.8, 0.9, 0.7, 0.3]]  # stage 0 learns the first two, the last is never learned
-    learned = [0, 0, 1]
-    assert average(r, learned) == pytest.approx(0.8)
-    assert backward_transfer(r, learned) == pytest.approx(0.0)
-    assert forgetting(r, learned) == pytest.approx(0.0)
-    assert forward_transfer(r, [0.0, 0.0, 0.05, 0.0], learned) == pytest.approx(0.05)
+@pytest.mark.parametrize(
+    ("function", "arguments", "options", "expected"),
+    [
+        (average, (R,), {}, 0.85),
+        (backward_transfer, (R,), {}, (-0.15 + 0.05) / 2),
+        (forward_transfer, (R, [0.5, 0.45, 0.50]), {}, (0.05 + 0.05) / 2),
+        (forgetting, (R,), {}, (0.15 - 0.05) / 2),
+        (forgetting, (ROSE,), {}, (0.2 + 0.0) / 2),
+        (backward_transfer, (ROSE,), {}, (0.1 + 0.0) / 2),
+        (average, (LOSSES,), {}, -0.85),
+        (backward_transfer, (LOSSES,), LOWER, -0.05),
+        (forgetting, (LOSSES,), LOWER, 0.05),
+        (forward_transfer, (LOSSES, [-0.5, -0.45, -0.5]), LOWER, 0.05),
+        (average, ([[0.5]],), {}, 0.5),
+        (backward_transfer, ([[0.5]],), {}, None),
+        (forgetting, ([[0.5]],), {}, None),
+        (forward_transfer, ([[0.5]], [0.1]), {}, None),
+        (average, (HOLES,), {}, None),
+        (backward_transfer, (HOLES,), {}, None),
+        (forgetting, (EARLY,), {}, 0.1),
+        (forward_transfer, (EARLY, [0, 0, 0]), {}, None),
+        (average, PAIR, {}, 0.8),
+        (backward_transfer, PAIR, {}, 0.0),
+        (forgetting, PAIR, {}, 0.0),
+        (forward_transfer, (PAIR[0], [0.0, 0.0, 0.05, 0.0], PAIR[1]), {}, 0.05),
+    ],
+)
+def test_transfer_and_forgetting(function, arguments, options, expected):
+    assert function(*arguments, **options) == (None if expected is None else pytest.approx(expected))
 
 
 def runs():
