@@ -1,4 +1,4 @@
-"""Watch a deployed model: check new batches for drift, estimate the accuracy, and keep a history."""
+"""Watch a deployed model: check new batches for drift, estimate the accuracy, raise alerts, and keep a history."""
 
 import re
 from collections.abc import Mapping, Sequence

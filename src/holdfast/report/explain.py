@@ -1,4 +1,4 @@
-"""Explain the choice of a comparison in two plain sentences, and name what was not tried."""
+"""Recommend a row of a comparison in one paragraph: what to expect, on which basis, what was not tried, and why."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Cells of the table of scores and sentences on it, for the terminal and the HTML report."""
+"""Lines of the tables of a comparison and sentences on them, for the terminal and the HTML report."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
