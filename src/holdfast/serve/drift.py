@@ -34,15 +34,13 @@ MAX_WAITING = 20_000  # examples that wait for their statistics; further ones ar
 class DriftMonitor:
     """Watches the predictions of one model; `log` is a folder for `holdfast watch`, or None."""
 
-    def __init__(
-        self, saved: SavedModel, folder: Path, *, log: Path | None = None, window: int = WINDOW, seed: int = 0
-    ) -> None:
+    def __init__(self, saved: SavedModel, folder: Path, *, log: Path | None = None, window: int = WINDOW) -> None:
         if not saved.predicts:
             raise BadInput(f"a served model of the task {saved.task} is not watched: remove --watch and --log")
         if saved.calibration is None:
             raise BadInput("this model has no calibration, which --watch and --log need: fit the model again")
         check_at_least(MIN_ROWS, window=window)
-        self.saved, self.window, self.checker = saved, window, model_checker(saved, seed=seed, brief=True)
+        self.saved, self.window, self.checker = saved, window, model_checker(saved, brief=True)
         self.log = None if log is None else ServedLog(log, model=model_version(folder))
         self._queue: queue.SimpleQueue[tuple[Raw, Predicted] | None] = queue.SimpleQueue()
         self._lock, self._waiting, self.unwatched, self.examples, self.windows = threading.Lock(), 0, 0, 0, 0
