@@ -190,7 +190,7 @@ def test_figures_of_layers_and_images():
     assert captions == ("Layer 8", "Layer 10", "b<i>")  # the template escapes captions
     assert "base64,AAAA" in figures[2]
     with Image.open(io.BytesIO(base64.b64decode(re.findall(r'base64,([^"]+)"', figures[2])[-1]))) as opened:
-        colours = {pixel[:3] for pixel in opened.getdata()}
+        colours = set(map(tuple, np.asarray(opened)[..., :3].reshape(-1, 3).tolist()))
     assert colours >= {ImageColor.getrgb(expert_colour(expert)) for expert in (0, 1)}
     assert "b<i>" not in "".join(figures)
 
