@@ -109,7 +109,7 @@ def test_all_charts_are_drawn(opened):
         assert all(chart.query_selector("svg path, svg rect, svg circle") for chart in charts), name
         assert len(charts) == page.eval_on_selector_all("[role=img]", "all => all.length"), name
         counts[name] = len(charts)
-    assert counts == {"compared": 3, "streamed": 8, "audited": 1}
+    assert counts == {"compared": 3, "streamed": 7, "audited": 1}
     dots = opened["compared"].eval_on_selector_all("#scores title", "all => all.length")
     assert dots == 39  # 13 rows, two targets and their average
 
