@@ -10,6 +10,7 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from PIL import Image
 from holdfast.analysis import random_generator, rounded
 from holdfast.record import RunRecord
 from holdfast.report.axes import Axis
-from holdfast.report.marks import Bars, Points, Rule, Stroke
-from holdfast.report.plots import COLOURS, Plot, style
+from holdfast.report.marks import Bars, Points, Rule, Stroke, raster, shades
+from holdfast.report.marks import image as picture
+from holdfast.report.plots import COLOURS, Chart, Plot, drawing_area, style
 from holdfast.report.sections import (
     Cell,
     Figure,
@@ -32,7 +34,6 @@ from holdfast.report.sections import (
     mean_cell,
 )
 from holdfast.stats.labels import Groups  # fmt: skip
-from lab.analysis.pixels import map_over
 
 if TYPE_CHECKING:
     from holdfast.analysis.views import Views
@@ -204,14 +205,19 @@ def expert_colour(expert: int) -> str:
     return colours[expert % len(colours)]
 
 
-def draw_map(image: Mapping[str, Any], count: int, name: str) -> str:
+def draw_map(image: Mapping[str, Any], count: int, name: str) -> Chart:
     """Draw a grey image with one square per patch, in the colour of its expert or, with count 0, by its value."""
     grid, background = image["experts"], to_grey(image["image"])
+    scale, low, high = [(i / 9, colour) for i, colour in INFERNO], 0.0, max(map(max, grid))
     if count:
         scale = [(edge / count, expert_colour(e)) for e in range(count) for edge in (e, e + 1)]
-        return map_over(background, grid, scale, name, low=-0.5, high=count - 0.5)
-    scale = [(i / 9, colour) for i, colour in INFERNO]
-    return map_over(background, grid, scale, name, low=0.0)
+        low, high = -0.5, count - 0.5
+    layers = [picture(raster(grid, shades(scale, low, high)), 0.55)]
+    if re.fullmatch(r"data:image/png;base64,[A-Za-z0-9+/=]*", background):  # records from elsewhere can hold anything
+        layers.insert(0, picture(background))
+    chart = Chart(f'<div class="chart map" id="{escape(name)}">{drawing_area("aspect-ratio:1", layers)}</div>')
+    chart.description = f"{len(grid)} by {len(grid[0])} cells"
+    return chart
 
 
 def to_grey(image: str) -> str:

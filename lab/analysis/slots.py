@@ -6,8 +6,8 @@ Shapes: b rows, c classes, d width, m slots of all classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,13 @@ import numpy as np
 from holdfast.analysis import rounded
 from holdfast.analysis.projection import PCA, Algorithm, project
 from holdfast.record import RunRecord
-from holdfast.report.axes import Axis
-from holdfast.report.marks import DOTTED, SHADES, Bars, Points, Rule
+from holdfast.report.axes import Axis, number
+from holdfast.report.marks import DOTTED, SHADES, Area, Bars, Mark, Points, Rule, pixels, shades
 from holdfast.report.plots import COLOURS, SYMBOLS, Plot, heatmap, plane, style
 from holdfast.report.sections import Figure, RunFigures, RunResult, Section, figure_section
 from holdfast.stats.formatting import format_number, metric_name, scaled
 from holdfast.stats.labels import Groups, settings_key
 from holdfast.stats.statistics import mean
-from lab.analysis.pixels import Pixels
 from lab.analysis.tsne import TSNE
 
 if TYPE_CHECKING:
@@ -223,6 +222,29 @@ def draw_maps(run: RunResult) -> list[Figure]:
     return figures
 
 
+@dataclass(frozen=True, eq=False)
+class AttentionMap(Mark):
+    """Attention of rows to rows and slots, one pixel per pair, with the colours of its scale."""
+
+    z: Sequence[Sequence[float]]
+    high: float
+    cells = True
+
+    def values(self, axis: str) -> list[Any]:
+        return list(range(len(self.z if axis == "y" else self.z[0])))
+
+    def texts(self) -> list[str]:
+        return [f"{len(self.z)} by {len(self.z[0])} cells"]
+
+    def draw(self, area: Area) -> Iterator[str]:
+        yield pixels(self.z, shades(SHADES, 0.0, self.high), area)
+
+    def scale(self) -> str:
+        style = f"background:linear-gradient(to right,{','.join(colour for _, colour in SHADES)})"
+        bar = f'<span class="shades" style="{style}"></span>'
+        return f'<div class="names"><span>attention: 0 {bar} {number(self.high)}</span></div>'
+
+
 def draw_attention(run: RunResult) -> list[Figure]:
     """Draw the attention map, the batch on the left and the slots on the right, and the shares by class."""
     result = run.result
@@ -233,7 +255,7 @@ def draw_attention(run: RunResult) -> list[Figure]:
     *ends, last = accumulate(rows)
     middles = [end - count / 2 - 0.5 for end, count in zip([*ends, last], rows, strict=True)]
     figure = Plot(
-        Pixels(cells, SHADES, 0, max(top, 1) / 1e4, title="attention"),
+        AttentionMap(cells, max(top, 1) / 1e4),
         x=Axis("batch, then slots, by class", grid=False),
         y=Axis(ticks=list(zip(middles, names, strict=True)), reverse=True, grid=False),
         rules=[Rule(last - 0.5, stroke=replace(DOTTED, width=2, dash="solid")), *(Rule(y=end - 0.5) for end in ends)],
