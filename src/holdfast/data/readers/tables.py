@@ -146,24 +146,19 @@ def read_json_rows(
     rows: Sequence[Mapping[str, Any]], *, where: str, columns: Mapping[str, str] | None = None
 ) -> Dataset:
     """Read inputs and IDs from JSON objects in memory; labels, domains and other columns are ignored."""
-    source = formats.JsonFile(Path(where))  # columns have the types of a file of these rows
-    source.schema = formats.json_schema(rows)
+    source = formats.JsonRows(rows, where)
     kinds = {field.name: kind_of(field.type) for field in source.schema}
     roles = assign(where, source.schema.names, ReadOptions(columns, need=()), kinds=kinds)
     roles = replace(roles, label=None, labels=(), domain=None, split=None, time=None, named=("features",))
     named = [name for name, kind in roles.features.items() if kind == "category"]
     # categories were read as texts in training, so 1 and true must be texts here too
-    rows = [{**row, **{name: _as_name(row.get(name)) for name in named}} for row in rows]
+    source.first_rows = [{**row, **{name: _as_name(row.get(name)) for name in named}} for row in rows]
     plan = Plan(roles)
     types = _column_types(source, plan) | dict.fromkeys(named, TEXT)
-    if faults := [fault for number, row in enumerate(rows, 1) for fault in formats.row_faults(number, row, types)]:
-        raise BadInput(f"{where}: {faults[0]}: {faults[0].fix}")
     collector, checker = TableCollector(source, plan), CellChecker(source, plan, (), hint="")
-    try:
-        columns_read = {name: pa.array([row.get(name) for row in rows], kind) for name, kind in types.items()}
-        collector.add(checker.clean(pa.record_batch(columns_read))[0])
-    except (pa.ArrowException, UnicodeError, OverflowError) as error:
-        raise BadInput(f"{where}: a value cannot be read ({str(error).splitlines()[0][:100]}): fix it") from error
+    with source.explained():
+        for batch in source.batches(types):
+            collector.add(checker.clean(batch)[0])
     checker.finish(skip_bad=False)
     return collector.dataset()
 
