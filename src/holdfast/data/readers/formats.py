@@ -72,6 +72,7 @@ class TableFile(TableSource):
         reason = message.split(". ")[0].rstrip(".")[:200]  # only Arrow's first sentence
         return BadInput(f"{path} is damaged or not a {path.suffix[1:]} file ({reason}): write it again")
 
+
 class CsvFile(TableFile):
     """Texts between separators, which stay texts; the types that Arrow infers from the first ones decide the kinds."""
 

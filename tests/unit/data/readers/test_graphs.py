@@ -107,7 +107,7 @@ WRONG = {
     "1\n0 0\n": r"line 2: .* 0 nodes",
     "1\n2 0\n0 0 1.5\n0 0\n": r"line 4: 0 attributes.* 1",
     "1\n1 0\n0 0 a\n": r"line 3: an attribute .*not a number",
-    "2\n1 0\n0 0 1.5\n1 1\n0 0\n": r"attributes",
+    "2\n1 0\n0 0 1.5\n1 1\n0 0\n": r"line 5: 0 attributes",
     "many\n": r"line 1: 'many' is not an integer",
     "1\n1 0\n99999999999999999999999 0\n": r"line 3: 9+ is larger",
     "2000000\n": r"line 1: 2000000 graphs, above the limit",
