@@ -166,7 +166,9 @@ def detect_form(values: Sequence[str], *, decimal: str = ".") -> NumberForm | No
         return None
     ((unit, _),) = Counter(match[2] or match[5] or "" for match in cells).most_common(1)
     marks = [(".", ""), (",", ""), (".", ",")] if decimal == "," else [(".", ""), (".", ","), (",", "")]
-    forms = [NumberForm(*pair, unit) for pair in [*marks, (",", "."), *_SEPARATED]]
+    if any(re.search(r"\.\d{3}[.,]", value) for value in filled):  # elsewhere, the point of 1.234 is a decimal mark
+        marks.append((",", "."))
+    forms = [NumberForm(*pair, unit) for pair in [*marks, *_SEPARATED]]
     return _most_common(forms, filled)
 
 
