@@ -1,19 +1,14 @@
 """Parse SMILES with RDKit to arrays of atom and bond categories, in several processes for many molecules.
 
-It does not import torch: `python -m holdfast.data.readers.smiles` is a worker that reads SMILES from stdin as JSON and
-writes arrays to stdout. Shapes: n molecules, a atoms and b bonds of all of them.
+It does not import torch, which the processes do not need. Shapes: n molecules, a atoms and b bonds of all of them.
 """
 
-import io
 import itertools
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple
 
+import joblib
 import numpy as np
 
 from holdfast.core.errors import BadInput
@@ -65,30 +60,15 @@ def import_rdkit() -> Any:
 
 def parse_all(texts: Sequence[str]) -> Parsed:
     """Parse molecules, in one process per core and few thousand molecules."""
-    import_rdkit()
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    count = min(MAX_PROCESSES, cores, len(texts) // PER_PROCESS)
+    count = min(MAX_PROCESSES, joblib.cpu_count(), len(texts) // PER_PROCESS)
     if count < 2:
         return parse(texts)
     bounds = [len(texts) * i // count for i in range(count + 1)]
     pieces = [list(texts[a:b]) for a, b in itertools.pairwise(bounds)]
-    workers = [_start_worker() for _ in pieces[1:]]
     try:
-        for worker, piece in zip(workers, pieces[1:], strict=True):
-            assert worker.stdin is not None
-            with suppress(OSError), worker.stdin:  # if the worker died
-                worker.stdin.write(json.dumps(piece).encode())
-        parsed = [parse(pieces[0])]
-        for worker, piece in zip(workers, pieces[1:], strict=True):
-            assert worker.stdout is not None
-            with worker.stdout:
-                data = worker.stdout.read()
-            # a worker that died, for example for lack of memory, is replaced by this process
-            parsed.append(_from_bytes(data) if worker.wait() == 0 else parse(piece))
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
+        parsed = joblib.Parallel(count)(joblib.delayed(parse)(piece) for piece in pieces)
+    except (BrokenProcessPool, OSError):  # a process died, for example for lack of memory
+        return parse(texts)
     return Parsed(*(np.concatenate(arrays) for arrays in zip(*parsed, strict=True)))
 
 
@@ -158,29 +138,3 @@ def parse_molecule(chem: Any, text: str) -> Any:
     except ValueError:  # for example rings that cannot be aromatic
         return None
     return molecule
-
-
-def _start_worker() -> subprocess.Popen[bytes]:
-    path = os.pathsep.join(dict.fromkeys(folder for folder in sys.path if folder))
-    return subprocess.Popen(
-        [sys.executable, "-m", "holdfast.data.readers.smiles"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-
-
-def _to_bytes(parsed: Parsed) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **parsed._asdict())
-    return buffer.getvalue()
-
-
-def _from_bytes(data: bytes) -> Parsed:
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return Parsed(*(arrays[name] for name in Parsed._fields))
-
-
-if __name__ == "__main__":
-    sys.stdout.buffer.write(_to_bytes(parse(json.loads(sys.stdin.buffer.read()))))

@@ -226,9 +226,6 @@ def test_graphs_are_read_by_their_name(tmp_path, name):
     (note,) = found.notes
     assert f"20 instead of {known.sizes['all']:,}" in note
     assert found.split is None
-    marked = load_data(f"{name}@fold=2", data_dir=tmp_path)
-    assert marked.split is not None
-    assert np.flatnonzero(marked.split == 2).tolist() == [1, 11]
 
 
 def test_folder_or_text_file_is_read(tmp_path):

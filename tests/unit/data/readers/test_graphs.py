@@ -81,16 +81,6 @@ def test_a_folder_of_several_sets_has_a_domain_for_each(tmp_path):
     assert found.name == tmp_path.name
 
 
-def test_a_fold_marks_its_rows_as_test(tmp_path):
-    path = write_zip(tmp_path / "a.zip", rings_and_stars(20), folds=True)
-    split = read_graphs(path, fold=3).split
-    assert split is not None
-    assert np.flatnonzero(split == 2).tolist() == [2, 12]
-    assert (np.delete(split, [2, 12]) == 0).all()
-    with pytest.raises(BadInput, match=r"test_idx-11\.txt: use fold 1 to 10"):
-        read_graphs(path, fold=11)
-
-
 def test_folder_with_images_does_not_hold_graphs(tmp_path):
     (tmp_path / "readme.txt").write_text("pictures")
     assert holds_graphs(tmp_path)
