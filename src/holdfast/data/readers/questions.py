@@ -5,9 +5,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Question
 from holdfast.data.dataset import Dataset
@@ -21,27 +18,6 @@ ANSWERED = ReadOptions(need=("answers",))
 ROLES = ("context", "question", "answers", "answer_start")
 
 Rows = Iterator[tuple[Question, dict[str, Any]]]  # a question with its metadata
-
-
-class Questions(Records):
-    """Questions with contexts and answers; a context that several questions share is stored once."""
-
-    def __init__(self, questions: list[Question]) -> None:
-        contexts: dict[str, int] = {}
-        self.owner = np.asarray([contexts.setdefault(q.context, len(contexts)) for q in questions], dtype=np.int64)
-        self.contexts = pa.array(list(contexts), type=pa.large_string())
-        self.questions = pa.array([q.question for q in questions], type=pa.large_string())
-        self.answers = pa.array([list(q.answers) for q in questions], type=pa.large_list(pa.large_string()))
-        self.starts = pa.array([list(q.starts) for q in questions], type=pa.large_list(pa.int64()))
-
-    def __len__(self) -> int:
-        return len(self.questions)
-
-    def take(self, rows: np.ndarray, *, size: int | None = None) -> list[Question]:
-        at = pa.array(rows)
-        contexts = self.contexts.take(pa.array(self.owner[rows])).to_pylist()
-        columns = (column.take(at).to_pylist() for column in (self.questions, self.answers, self.starts))
-        return [Question(c, q, tuple(a), tuple(s)) for c, q, a, s in zip(contexts, *columns, strict=True)]
 
 
 def read_questions(path: Path, options: ReadOptions = ANSWERED) -> Dataset:
@@ -71,7 +47,7 @@ def read_questions(path: Path, options: ReadOptions = ANSWERED) -> Dataset:
         raise BadInput(f"{path} has no question with an answer in its text: there is nothing to learn from")
     notes = [f"{dropped:,} questions of {path.name} have no answer in their text and were dropped"] if dropped else []
     columns_read = {role: [metadata[role] for metadata in values] for role in values[0]}
-    return unlabelled_dataset(path, Questions(questions), columns_read, classes=OUTPUTS, notes=notes)
+    return unlabelled_dataset(path, Records(questions), columns_read, classes=OUTPUTS, notes=notes)
 
 
 def _check(path: Path, number: int, question: Question) -> None:
