@@ -1,17 +1,22 @@
 """Parse SMILES with RDKit to arrays of atom and bond categories, in several processes for many molecules.
 
-It does not import torch, which the processes do not need. Shapes: n molecules, a atoms and b bonds of all of them.
+It does not import torch: `python -m holdfast.data.readers.smiles` is a worker that reads SMILES from stdin as JSON and
+writes arrays to stdout. Shapes: n molecules, a atoms and b bonds of all of them.
 """
 
+import io
 import itertools
+import json
+import subprocess
+import sys
 from collections.abc import Sequence
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import joblib
 import numpy as np
 
 from holdfast.core.errors import BadInput
+from holdfast.core.forking import cores, environment
 
 # values per feature in the order of their codes; other values get the code after the last one (Hu et al., 2020)
 ATOM = {
@@ -60,16 +65,22 @@ def import_rdkit() -> Any:
 
 def parse_all(texts: Sequence[str]) -> Parsed:
     """Parse molecules, in one process per core and few thousand molecules."""
-    count = min(MAX_PROCESSES, joblib.cpu_count(), len(texts) // PER_PROCESS)
+    count = min(MAX_PROCESSES, cores(), len(texts) // PER_PROCESS)
     if count < 2:
         return parse(texts)
     bounds = [len(texts) * i // count for i in range(count + 1)]
-    pieces = [list(texts[a:b]) for a, b in itertools.pairwise(bounds)]
-    try:
-        parsed = joblib.Parallel(count)(joblib.delayed(parse)(piece) for piece in pieces)
-    except (BrokenProcessPool, OSError):  # a process died, for example for lack of memory
-        return parse(texts)
+    with ThreadPoolExecutor(count) as pool:
+        parsed = list(pool.map(_parse_in_process, [list(texts[a:b]) for a, b in itertools.pairwise(bounds)]))
     return Parsed(*(np.concatenate(arrays) for arrays in zip(*parsed, strict=True)))
+
+
+def _parse_in_process(texts: list[str]) -> Parsed:
+    command = [sys.executable, "-m", "holdfast.data.readers.smiles"]
+    done = subprocess.run(command, input=json.dumps(texts).encode(), capture_output=True, env=environment(1))
+    if done.returncode:  # it died, for example for lack of memory
+        return parse(texts)
+    with np.load(io.BytesIO(done.stdout), allow_pickle=False) as arrays:
+        return Parsed(*(arrays[name] for name in Parsed._fields))
 
 
 def parse(texts: Sequence[str]) -> Parsed:
@@ -138,3 +149,9 @@ def parse_molecule(chem: Any, text: str) -> Any:
     except ValueError:  # for example rings that cannot be aromatic
         return None
     return molecule
+
+
+if __name__ == "__main__":
+    output = io.BytesIO()
+    np.savez(output, allow_pickle=False, **parse(json.loads(sys.stdin.buffer.read()))._asdict())
+    sys.stdout.buffer.write(output.getvalue())

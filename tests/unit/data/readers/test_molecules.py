@@ -1,7 +1,7 @@
 """Molecules: SMILES as graphs, their features, the cache and scaffolds."""
 
+import subprocess
 import sys
-from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import pytest
@@ -155,20 +155,20 @@ def _assert_equal(a: smiles.Parsed, b: smiles.Parsed) -> None:
         np.testing.assert_array_equal(x, y)
 
 
-def test_several_processes_parse_as_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("executable", [sys.executable, "false"])  # the work of a dead process is done here
+def test_several_processes_parse_as_one_does(monkeypatch: pytest.MonkeyPatch, executable) -> None:
     monkeypatch.setattr(smiles, "PER_PROCESS", 8)
-    monkeypatch.setattr(smiles.joblib, "cpu_count", lambda: 3)
+    monkeypatch.setattr(smiles, "cores", lambda: 3)
+    monkeypatch.setattr(smiles.sys, "executable", executable)
     texts = [*TEXTS[:10], "not a molecule", *TEXTS[10:]]
     parsed = smiles.parse_all(texts)
     _assert_equal(parsed, smiles.parse(texts))
     assert parsed.atom_counts[10] == 0
-    # if one of them dies, this process does the work
 
-    def die(count):
-        raise BrokenProcessPool
 
-    monkeypatch.setattr(smiles.joblib, "Parallel", die)
-    _assert_equal(smiles.parse_all(texts), parsed)
+def test_a_process_does_not_import_torch() -> None:
+    code = "import holdfast.data.readers.smiles, sys; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 
 def test_parsed_molecules_are_stored_and_read_again(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
