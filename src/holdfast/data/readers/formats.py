@@ -5,7 +5,7 @@ import re
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
@@ -240,10 +240,12 @@ class JsonRows(JsonFile):
 
 def open_table(path: Path) -> TableFile:
     """Return the table in a file with one of the known suffixes; each version of a file is examined once."""
-    with suppress(OSError):
-        stat = path.stat()
-        return _opened(path, stat.st_size, stat.st_mtime_ns)
-    return _opened(path, 0, 0)
+    if not path.is_file():
+        raise BadInput(f"{path} {'is not a file' if path.exists() else 'does not exist'}: check the name of the table")
+    stat = path.stat()
+    if not stat.st_size:
+        raise BadInput(f"{path} is empty: write one row per example, in csv files below a header")
+    return _opened(path, stat.st_size, stat.st_mtime_ns)
 
 
 @lru_cache(maxsize=16)
@@ -254,12 +256,14 @@ def _opened(path: Path, size: int, modified: int) -> TableFile:
 
 def iter_rows(path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
     """Stream rows as dicts of these columns; lists stay lists."""
-    if path.suffix.lower() in (".parquet", *SEPARATORS):
-        for batch in open_table(path).batches(dict.fromkeys(names, TEXT)):
-            yield from batch.to_pylist()
+    table = open_table(path)
+    if isinstance(table, JsonFile):
+        with table.explained():
+            for row in table.objects({}):
+                yield {name: row.get(name) for name in names}
     else:
-        for row in JsonFile(path).objects({}):
-            yield {name: row.get(name) for name in names}
+        for batch in table.batches(dict.fromkeys(names, TEXT)):
+            yield from batch.to_pylist()
 
 
 def read_lines(path: Path) -> list[str]:

@@ -183,6 +183,6 @@ def _to_graphs(
     unique = np.unique(np.concatenate([edges[0] * v + edges[1], edges[1] * v + edges[0]]))
     ends, graph_of = np.stack([unique // max(1, v), unique % max(1, v)]), np.repeat(np.arange(len(sizes)), sizes)
     owner = graph_of[ends[0]]
-    arrays = (nodes, ends - (np.cumsum(sizes) - sizes)[owner], sizes, np.bincount(owner, minlength=len(sizes)))
-    nodes, edges, counts, edge_counts = map(torch.from_numpy, arrays)
-    return PackedGraphs.build(nodes, edges, None, counts, edge_counts)
+    local, edge_counts = ends - (np.cumsum(sizes) - sizes)[owner], np.bincount(owner, minlength=len(sizes))
+    node_features, edge_ends, *counts = map(torch.from_numpy, (nodes, local, sizes, edge_counts))
+    return PackedGraphs.build(node_features, edge_ends, None, *counts)
