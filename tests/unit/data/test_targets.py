@@ -11,6 +11,7 @@ from holdfast.data.raw import Pixels, Texts, Vectors
 from holdfast.data.sample import Sample, load_sample, save_sample
 from holdfast.data.splits import row_hashes
 from holdfast.data.targets import label_sets, measurements, numeric_targets, ordered_levels, separator_in
+from holdfast.data.unlabelled import add_unlabelled
 from holdfast.train.training_data import training_data
 
 
@@ -153,3 +154,9 @@ def test_labels_with_decimal_commas_are_numbers() -> None:
     converted = numeric_targets(dataset, task="regress")
     assert converted.targets.tolist() == [number + 0.5 for number in range(30)]
     assert "labels are read as numbers with a decimal comma" in converted.notes
+
+
+def test_unlabelled_examples_have_no_targets() -> None:
+    joined = add_unlabelled(numeric_targets(data(["1", "2.5"]), task="regress"), data(["4"], "z"))
+    np.testing.assert_equal(joined.targets, [1, 2.5, np.nan])
+    assert (joined.y.tolist(), joined.domains, joined.task) == ([0, 0, -1], ("x", "z"), "regress")
