@@ -209,8 +209,9 @@ class JsonFile(TableFile):
 
     def objects(self, types: Types, on_invalid: OnInvalid | None = None) -> Iterator[Mapping[str, Any]]:
         """Yield the rows that are objects with values of these types; others are errors without `on_invalid`."""
+        expected = {name: _JSON_TYPES[kind] for name, kind in types.items()}
         for number, value in self.rows():
-            faults = _row_faults(number, value, types)
+            faults = _row_faults(number, value, expected)
             if not faults:
                 yield value
             elif on_invalid is None:
@@ -286,16 +287,15 @@ def json_schema(rows: Iterable[Mapping[str, Any]]) -> pa.Schema:
     return pa.schema([(key, arrow_type(types)) for key, types in seen.items()])
 
 
-def _row_faults(row: int, value: Mapping[str, Any] | BadCell, types: Types) -> list[BadCell]:
+def _row_faults(row: int, value: Any, expected: Mapping[str, tuple[str, set[type]]]) -> list[BadCell]:
     """Return the values of a JSON object that do not have the type of their column, or why the row has no object."""
     if isinstance(value, BadCell):
         return [value._replace(row=row)]
     faults = []
-    for name, kind in types.items():
-        expected, accepted = _JSON_TYPES[kind]
-        if value.get(name) is not None and _json_type(value[name]) not in accepted:
-            shown = repr(value[name])[:60]
-            faults.append(BadCell(row, name, shown, f"expected {expected}", "fix the value or remove the row"))
+    for name, (words, accepted) in expected.items():
+        cell = value.get(name)
+        if cell is not None and _json_type(cell) not in accepted:
+            faults.append(BadCell(row, name, repr(cell)[:60], f"expected {words}", "fix the value or remove the row"))
     return faults
 
 
