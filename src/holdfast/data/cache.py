@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,12 +16,13 @@ from torch import Tensor
 from holdfast.core import parallel
 from holdfast.core.checkpoint import load_tree, save_tree
 from holdfast.core.errors import BadInput, warn
-from holdfast.core.files import file_digest, write_atomic, write_text
+from holdfast.core.files import write_atomic, write_text
 from holdfast.core.inputs import spans
 from holdfast.data.decode import decode_image
 from holdfast.data.raw import Raw
 
 CHUNK = 256  # images decoded between two progress reports
+BLOCK = 1 << 22  # bytes read at once
 
 
 def cached_features(
@@ -80,7 +82,7 @@ def decoded_images(raw: Raw, size: int, folder: Path, *, tick: Callable[[int], N
     """Return all images as uint8 (n, 3, size, size), equal to `raw.take`; None if the examples are not image files.
 
     The file name contains a hash of the images, so changed images are decoded again, and a second file has its
-    hash, which is compared first. The tensor is memory-mapped: a data set may be larger than the memory, and no
+    checksum, which is compared first. The tensor is memory-mapped: a data set may be larger than the memory, and no
     worker processes are needed.
     """
     files = raw.files()
@@ -92,33 +94,50 @@ def decoded_images(raw: Raw, size: int, folder: Path, *, tick: Callable[[int], N
     count = len(files) * 3 * size * size
     with parallel.local_first():
         if not _is_intact(path, count):
-            with suppress(OSError):  # the hash of other content; writing reports the reason
-                _digest_path(path).unlink(missing_ok=True)
-            write_atomic(path, partial(_write_decoded, files=files, size=size, tick=tick), durable=False)
-            write_text(_digest_path(path), file_digest(path))
+            with suppress(OSError):  # the checksum of other content; writing reports the reason
+                _checksum_path(path).unlink(missing_ok=True)
+            checksums: list[str] = []
+            decode = partial(_write_decoded, files=files, size=size, tick=tick)
+            write_atomic(path, lambda draft: checksums.append(decode(draft)), durable=False)
+            write_text(_checksum_path(path), checksums[0])
     # a private mapping: writes to the tensor do not change the file
     return torch.from_file(str(path), shared=False, size=count, dtype=torch.uint8).view(shape)
 
 
-def _digest_path(path: Path) -> Path:
-    return path.with_suffix(".sha256")
+def _checksum_path(path: Path) -> Path:
+    return path.with_suffix(".crc32")
 
 
 def _is_intact(path: Path, size: int) -> bool:
-    """Whether a file has this size and the hash that was stored when it was written."""
+    """Whether a file has this size and the checksum that was stored when it was written."""
     try:
-        stored = _digest_path(path).read_text(encoding="ascii")
-        return path.stat().st_size == size and stored == file_digest(path)
-    except (OSError, ValueError):  # no hash, or not the one of this program
+        stored = _checksum_path(path).read_text(encoding="ascii")
+        return path.stat().st_size == size and stored == _checksum(path)
+    except (OSError, ValueError):  # no checksum, or not the one of this program
         return False
 
 
-def _write_decoded(draft: Path, *, files: list[Path], size: int, tick: Callable[[int], None] | None) -> None:
-    """Decode in threads, which run in parallel because the decoder releases the GIL; write in order."""
+def _checksum(path: Path) -> str:
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            checksum = zlib.crc32(block, checksum)
+    return f"{checksum:08x}"
+
+
+def _write_decoded(draft: Path, *, files: list[Path], size: int, tick: Callable[[int], None] | None) -> str:
+    """Decode in threads, which run in parallel because the decoder releases the GIL; write in order.
+
+    Returns the checksum of what was written.
+    """
+    checksum = 0
     with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool, draft.open("wb") as file:
         for start in range(0, len(files), CHUNK):
             chunk = files[start : start + CHUNK]
             for image in pool.map(partial(decode_image, size=size), chunk):
-                file.write(image.numpy().data)
+                content = image.numpy().data
+                file.write(content)
+                checksum = zlib.crc32(content, checksum)
             if tick is not None:
                 tick(len(chunk))
+    return f"{checksum:08x}"

@@ -73,7 +73,7 @@ def test_incomplete_file_is_rewritten_and_errors_leave_no_file(images, tmp_path)
     path.write_bytes(content)
     assert torch.equal(decoded_images(images, 6, tmp_path), first)
     path.write_bytes(content)
-    path.with_suffix(".sha256").unlink()  # without a hash it is not trusted
+    path.with_suffix(".crc32").unlink()  # without a checksum it is not trusted
     assert torch.equal(decoded_images(images, 6, tmp_path), first)
     images.paths[5].write_bytes(b"no image")
     with pytest.raises(BadInput, match="cannot be read as an image"):
