@@ -19,7 +19,7 @@ OnScore = Callable[[str, int, float], None]  # row, seed, score
 
 @dataclass(frozen=True)
 class Demo:
-    """What is measured: `score(row, seed)` for each row, where `system` has the mechanism and `null` replaces it."""
+    """Rows with their scores by `score(row, seed)`; the row `system` has the mechanism and `null` replaces it."""
 
     name: str
     about: str
