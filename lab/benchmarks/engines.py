@@ -33,9 +33,8 @@ from holdfast.engines.local import Local
 from holdfast.engines.ray import ENVIRONMENT, Ray
 from holdfast.engines.work import run_all
 from holdfast.spec import Spec
-from holdfast.train.jobs import Engine
 from holdfast.train.resolve import Request, resolve
-from holdfast.train.run import train
+from holdfast.train.run import Engine, train
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
 from lab.benchmarks.harness import Result, attempt, one_thread

@@ -20,9 +20,8 @@ from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.tasks.classify import Classify
-from holdfast.train.fit import fit
+from holdfast.train.fit import fit, newest
 from holdfast.train.run import train
-from holdfast.train.select import newest
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
 from lab.benchmarks.harness import Result, one_thread, ratio, seconds

@@ -28,8 +28,7 @@ from holdfast.nn.memory.key_value import KeyValueMemory
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.tasks.classify import Classify
-from holdfast.train.fit import fit
-from holdfast.train.select import newest
+from holdfast.train.fit import fit, newest
 from lab.benchmarks.engines import EACH, sweep
 from lab.benchmarks.harness import Result, one_thread, passes, seconds
 

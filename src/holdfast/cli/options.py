@@ -19,7 +19,7 @@ from holdfast.core.errors import BadInput, Damaged, unknown
 from holdfast.core.files import read_json
 
 if TYPE_CHECKING:
-    from holdfast.train.jobs import Engine as RunEngine
+    from holdfast.train.run import Engine as RunEngine
 
 ENGINES = ("local", "ray")
 STRING_SETTINGS = (

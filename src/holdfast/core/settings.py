@@ -83,18 +83,18 @@ class KeywordDecorator(Protocol[P, S]):
 
 
 def keywords_of(settings: Callable[P, S]) -> KeywordDecorator[P, S]:
-    """Let callers of a function, whose last parameter is `settings`, pass the fields of the dataclass as keywords."""
+    """Let callers of a function, whose last parameter is such a dataclass, pass its fields as keywords."""
     fields, build = inspect.signature(settings).parameters, typing.cast(Any, settings)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         own = inspect.signature(function)
+        *first, last = own.parameters.values()
 
         @wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
             chosen: Any = {name: keywords.pop(name) for name in fields if name in keywords}
-            return function(*args, settings=build(**chosen), **keywords)
+            return function(*args, **{last.name: build(**chosen)}, **keywords)
 
-        first = [parameter for parameter in own.parameters.values() if parameter.name != "settings"]
         vars(call)["__signature__"] = own.replace(parameters=[*first, *fields.values()])
         return call
 

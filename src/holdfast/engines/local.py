@@ -43,10 +43,9 @@ from holdfast.engines.work import (
 )
 from holdfast.record import RunRecord
 from holdfast.spec import Spec
-from holdfast.train.jobs import Engine, Failed, Job, NextJob, Outcome, Outcomes, Stopped
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resume import stop_at_signal
-from holdfast.train.run import is_small
+from holdfast.train.run import Engine, Failed, Job, NextJob, Outcome, Outcomes, Stopped, is_small
 from holdfast.train.workspace import Workspace
 
 STOP_SECONDS = 60.0  # time that a worker has to finish its step and save, after a signal

@@ -29,11 +29,10 @@ from holdfast.record import RunRecord
 from holdfast.spec import Spec
 from holdfast.train.assemble import assemble, encodes
 from holdfast.train.fit import Diverged, OutOfMemory
-from holdfast.train.jobs import Engine, Failed, Job, NextJob, Outcome, Outcomes, Stopped
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import Request, resolve
 from holdfast.train.resume import stop_at_signal
-from holdfast.train.run import Tick, train_and_save
+from holdfast.train.run import Engine, Failed, Job, NextJob, Outcome, Outcomes, Stopped, Tick, train_and_save
 from holdfast.train.workspace import Workspace
 
 T = TypeVar("T")

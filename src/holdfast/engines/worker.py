@@ -22,7 +22,7 @@ from holdfast.core.forking import ORPHAN_SECONDS
 from holdfast.core.stopping import TIME, Interrupted, request_stop
 from holdfast.engines.gpu import MEASURED_STEPS, measure
 from holdfast.engines.work import Fill, InputCache, StepReporter, outcome_of
-from holdfast.train.jobs import Job
+from holdfast.train.run import Job
 
 PROGRESS_INTERVAL = 0.5  # interval between two reports of the steps of a run
 

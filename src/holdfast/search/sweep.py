@@ -33,12 +33,11 @@ from holdfast.stats.selection import CRITERIA, Choice, choose, overall, trial
 from holdfast.stats.summary import Summary, summarise
 from holdfast.stats.table import flat_table
 from holdfast.train.comparison import REPORT_SHARE, limit_sentence, time_limit
-from holdfast.train.jobs import Engine, Failed, Job
 from holdfast.train.plan import MIN_ROWS, Episode
 from holdfast.train.progress import Forwarding, ProgressListener
-from holdfast.train.resolve import EXPERIMENT, Request, check_records, method_names, resolve, seed_list
+from holdfast.train.resolve import EXPERIMENT, Request, check_records, choose_methods, method_names, resolve, seed_list
+from holdfast.train.run import Engine, Failed, Job
 from holdfast.train.settings import make_spec
-from holdfast.train.slate import choose_methods
 from holdfast.train.training_data import DataOptions
 from holdfast.train.workspace import Workspace, choose_device
 
@@ -151,8 +150,8 @@ def sweep(
     if trials < 1:
         raise BadInput(f"--trials must be at least 1, got {trials}: trial 0 has the default settings")
     make_sampler(sampler, {})  # an unknown name or a missing package is reported before the data is read
-    source = DataOptions(data, columns=columns, data_dir=data_dir, examples=examples, skip_bad=skip_bad)
-    dataset = source.load(settings or {})
+    source = DataOptions(columns=columns, data_dir=data_dir, examples=examples, skip_bad=skip_bad)
+    dataset = source.load(data, settings)
     workspace = Workspace(dataset, choose_device(device), cache_folder() if cache else None, out=Path(out))
     names, numbers = method_names(methods), seed_list(seeds)
     if not numbers or not names:

@@ -20,11 +20,10 @@ from holdfast.stats.labels import BASELINE, CONSTANT, SIMPLE, settings_key
 from holdfast.stats.selection import train_validation
 from holdfast.train import queue
 from holdfast.train.assemble import encodes
-from holdfast.train.jobs import Engine, Failed, Job, Outcome
 from holdfast.train.progress import ProgressListener
 from holdfast.train.queue import CHOSEN, Candidate, Finished, Unit, best_factors, next_units
 from holdfast.train.resolve import check_episode
-from holdfast.train.run import outputs_path, state_path, weights_path
+from holdfast.train.run import Engine, Failed, Job, Outcome, outputs_path, state_path, weights_path
 from holdfast.train.workspace import Workspace
 
 MIN_STEPS = 100  # shorter runs do not show which rate is better

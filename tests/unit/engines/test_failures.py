@@ -16,8 +16,7 @@ from holdfast.core.stopping import Deadline, Interrupted, request_stop, withdraw
 from holdfast.engines import local
 from holdfast.engines.local import Local
 from holdfast.engines.work import outcome_of
-from holdfast.train.jobs import Failed, Stopped
-from holdfast.train.run import train_and_save
+from holdfast.train.run import Failed, Stopped, train_and_save
 from tests.unit.engines import faulty
 
 pytestmark = pytest.mark.usefixtures("clean_catalog")
@@ -72,7 +71,7 @@ sys.path.insert(0, {folder!r})
 from tests.unit.engines import faulty
 from holdfast import catalog, world
 from holdfast.engines.local import Local
-from holdfast.train.jobs import Job
+from holdfast.train.run import Job
 from holdfast.train.progress import ProgressListener
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace

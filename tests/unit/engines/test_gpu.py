@@ -15,8 +15,8 @@ import torch
 from holdfast.data.synthetic import world
 from holdfast.engines import gpu, local, worker
 from holdfast.engines.gpu import CONTEXT_BYTES, MARGIN, Capacity, Usage, measure
-from holdfast.train.jobs import Failed, Job
 from holdfast.train.progress import ProgressListener
+from holdfast.train.run import Failed, Job
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
 from tests.unit.engines.conftest import iterated

@@ -20,8 +20,8 @@ from holdfast.engines.ray import Ray
 from holdfast.engines.work import InputCache, StepReporter, unimportable
 from holdfast.methods.erm import ERM
 from holdfast.record import RunRecord, load
-from holdfast.train.jobs import Failed, Job
 from holdfast.train.progress import ProgressListener
+from holdfast.train.run import Failed, Job
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
 from tests.tables import table_world

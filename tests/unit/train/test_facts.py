@@ -14,8 +14,7 @@ from holdfast.data.load import load_data
 from holdfast.data.readers.in_memory import as_dataset
 from holdfast.data.synthetic import world
 from holdfast.record import run_id
-from holdfast.train.facts import counted_rows
-from holdfast.train.settings import make_spec, spec_settings
+from holdfast.train.settings import counted_rows, make_spec, spec_settings
 from tests.tiny import VOCABULARY, tiny_bert
 
 CLASSES, DOMAINS = ["a", "b"] * 20, ["x"] * 20 + ["y"] * 20

@@ -16,9 +16,8 @@ from holdfast.data.synthetic import world
 from holdfast.methods.erm import ERM
 from holdfast.search.sweep import sweep
 from holdfast.train.plans import LeaveOneOut
-from holdfast.train.resolve import Request, resolve, single_run, with_methods
+from holdfast.train.resolve import Request, choose_methods, resolve, single_run, with_methods
 from holdfast.train.settings import make_spec
-from holdfast.train.slate import choose_methods
 from holdfast.train.training_data import imbalance_note, only_tested_note
 from holdfast.train.workspace import Workspace
 

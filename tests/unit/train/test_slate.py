@@ -13,9 +13,9 @@ from holdfast.catalog.methods import DEFAULT_SLATE
 from holdfast.core.errors import BadInput
 from holdfast.data.load import load_data
 from holdfast.data.synthetic import world
+from holdfast.train.resolve import choose_methods, identical_to, merge_identical
 from holdfast.train.run import train
 from holdfast.train.settings import make_spec, with_method
-from holdfast.train.slate import choose_methods, identical_to, merge_identical
 from holdfast.train.workspace import Workspace
 
 DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)

@@ -25,8 +25,8 @@ from holdfast.nn.necks import NoNeck
 from holdfast.record import unpacked
 from holdfast.spec import Spec
 from holdfast.tasks.classify import Classify
-from holdfast.train import select
 from holdfast.train.evaluate import outputs
+from holdfast.train.fit import last, leave_one_domain_out, oracle, train_validation
 from holdfast.train.plans import LeaveOneOut, Stream
 from holdfast.train.stages import train_stages
 
@@ -75,7 +75,7 @@ class Recorder(Method):
         self.seen = [*self.seen, f"valid {step} {sorted(scores)}"]
 
 
-def options(selection=select.last, **more):
+def options(selection=last, **more):
     base = {"data": "world", "fingerprint": "", "steps": 4, "every": 2, "batch": 4}
     return {"spec": Spec(**{**base, **more}), "selection": selection}
 
@@ -127,7 +127,7 @@ def test_target_labels_do_not_affect_training():
     other = Examples(TensorStore(X), flipped, DATA.domains)
     results = []
     for data in (EXAMPLES, other):
-        method, done = train_stages(episode, erm, data, TASK, **options(steps=20, selection=select.train_validation))
+        method, done = train_stages(episode, erm, data, TASK, **options(steps=20, selection=train_validation))
         results.append((method.state_dict(), done[0]))
     for name, value in results[0][0].items():
         if isinstance(value, torch.Tensor):
@@ -142,7 +142,7 @@ def test_the_oracle_selects_on_target_rows_that_are_not_scored():
     (stage,) = episode.stages
     assert len(stage.oracle[0]) == 8
     assert len(stage.test[0]) == 32
-    _, done = train_stages(episode, erm, EXAMPLES, TASK, **options(selection=select.oracle))
+    _, done = train_stages(episode, erm, EXAMPLES, TASK, **options(selection=oracle))
     assert set(done[0]["history"][0]["valid"]) == {stage.test[0].domain}
 
 
@@ -157,7 +157,7 @@ def test_the_in_split_has_the_rows_without_those_of_the_oracle():
 
 def test_leave_one_domain_out_selects_the_number_of_steps():
     episode = next(LeaveOneOut().episodes(rows_by_domain(DATA), 0))
-    _, done = train_stages(episode, erm, EXAMPLES, TASK, **options(steps=12, selection=select.leave_one_domain_out))
+    _, done = train_stages(episode, erm, EXAMPLES, TASK, **options(steps=12, selection=leave_one_domain_out))
     assert done[0]["step"] in (2, 4, 6, 8, 10, 12)
     assert done[0]["step"] == done[0]["history"][-1]["step"]
 
