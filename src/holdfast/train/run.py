@@ -32,9 +32,8 @@ from holdfast.stats.labels import BASELINE
 from holdfast.tasks.regress import Regress
 from holdfast.train.analyses import analyse_run, data_notes
 from holdfast.train.assemble import Assembly, assemble
-from holdfast.train.cost import code_version, cost_of, machine
-from holdfast.train.engagement import engagement_of
 from holdfast.train.fit import Diverged
+from holdfast.train.measure import code_version, cost_of, engagement_of, machine
 from holdfast.train.plan import Episode, PastStages
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resume import Saver

@@ -7,8 +7,7 @@ import torch
 from holdfast.core import inputs
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
-from holdfast.core.packed_graphs import PackedGraphs
-from holdfast.core.store import GraphStore, join
+from holdfast.core.store import GraphStore, PackedGraphs, join
 from holdfast.data.raw import GraphList
 from holdfast.nn.backbones.graph_inputs import GraphForm
 

@@ -26,9 +26,9 @@ from holdfast.nn.necks import NoNeck
 from holdfast.tasks.classify import Classify
 from holdfast.tasks.masked import Masked
 from holdfast.tasks.tag import Tag
-from holdfast.train.engagement import measure_engagement
 from holdfast.train.evaluate import Unused, check_memory
 from holdfast.train.fit import Diverged
+from holdfast.train.measure import measure_engagement
 from holdfast.train.run import train
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
@@ -137,7 +137,7 @@ def test_only_validation_rows_of_trained_domains_are_read(plan, monkeypatch):
         return measure_engagement(*args)
 
     monkeypatch.setattr(Examples, "iter_batches", spied)
-    monkeypatch.setattr("holdfast.train.engagement.measure_engagement", measured)
+    monkeypatch.setattr("holdfast.train.measure.measure_engagement", measured)
     _, episode = trained(steps=2, plan=plan, neck="memory", **{"neck.slots": 4})
     last = episode.stages[-1]
     assert sorted(read) == sorted(2 * [row for part in last.valid for row in part.rows.tolist()])  # two passes

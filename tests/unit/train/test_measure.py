@@ -7,7 +7,6 @@ from torch import nn
 
 from holdfast.data.synthetic import world
 from holdfast.nn.macs import count_macs, try_count_macs
-from holdfast.train import cost
 from holdfast.train.run import train
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
@@ -32,7 +31,7 @@ def test_macs_of_a_perceptron():
 
 def test_macs_are_counted_once_per_network(monkeypatch):
     counted_inputs = []
-    monkeypatch.setattr(cost, "try_count_macs", lambda model, x: counted_inputs.append(x) or len(counted_inputs))
+    monkeypatch.setattr(measure, "try_count_macs", lambda model, x: counted_inputs.append(x) or len(counted_inputs))
     workspace = Workspace(VECTORS, cache=None)
     for seed, hidden in ((0, 8), (1, 8), (1, 4)):
         spec = make_spec(VECTORS, steps=2, every=1, batch=2, seed=seed, settings={"encoder.hidden": [hidden]})
@@ -68,7 +67,7 @@ def test_counting_changes_no_number(monkeypatch):
     options = {"encoder": "cnn", "tune": "full", "settings": {"encoder.size": 16}}
     images = world("image", "rotation", domains=3, size=8, classes=2, seed=0)
     counted, assembly = run(images, **options)
-    monkeypatch.setattr(cost, "try_count_macs", lambda *parts: None)
+    monkeypatch.setattr(measure, "try_count_macs", lambda *parts: None)
     plain, other = run(images, **options)
     assert "macs" not in plain.cost
     assert counted.cost["macs"] > 100_000
