@@ -7,6 +7,7 @@ from torch import nn
 
 from holdfast.data.synthetic import world
 from holdfast.nn.macs import count_macs, try_count_macs
+from holdfast.train import measure
 from holdfast.train.run import train
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
