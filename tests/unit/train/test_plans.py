@@ -143,15 +143,6 @@ def test_joint_training_has_the_rows_of_a_stream(seed, names):
     assert list(rows(stage.train)) == list(names or DATA.domains)
 
 
-def test_joint_training_keeps_marked_splits():
-    split = np.tile([0, 0, 0, 1, 2], 32)
-    data = replace(DATA, split=split)
-    (joint,) = Joint().episodes(rows_by_domain(data), 0)
-    (stream,) = Stream().episodes(rows_by_domain(data), 0)
-    assert rows(joint.stages[0].test) == rows(stream.stages[0].test)
-    assert all((split[part.rows] == 2).all() for part in joint.stages[0].test)
-
-
 def test_joint_splits_depend_on_the_seed_and_the_oracle_gets_nothing_new():
     first, second = (next(Joint().episodes(rows_by_domain(DATA), seed)) for seed in (0, 1))
     assert rows(first.stages[0].test) != rows(second.stages[0].test)

@@ -9,10 +9,9 @@ from torch import nn
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.core.seeds import generator
 from holdfast.core.store import TensorStore
-from holdfast.data.batches import Batches, Examples
-from holdfast.data.splits import Part, rows_by_domain
+from holdfast.data.batches import Examples
+from holdfast.data.splits import rows_by_domain
 from holdfast.data.synthetic import world
 from holdfast.methods.base import Method
 from holdfast.methods.erm import ERM
@@ -176,27 +175,6 @@ def test_held_out_rows_without_inputs_are_an_error_before_training(kind):
     with pytest.raises(BadInput, match=f"domain '{part.domain}' has no held-out"):
         train_stages(episode, lambda: recorder, examples, TASK, **options())
     assert recorder.steps == 0
-
-
-def test_auxiliary_losses_are_minimised():
-    from holdfast.core.tape import record
-
-    class PenalizedNeck(NoNeck):
-        def __init__(self, width):
-            super().__init__(width)
-            self.weight = nn.Parameter(torch.ones(()))
-
-        def forward(self, z):
-            record("loss/penalty", self.weight**2)
-            return z
-
-    net = Model(nn.Linear(X.shape[1], 6), PenalizedNeck(6), nn.Linear(6, 2))
-    method = ERM(net, task=TASK, optimizer=partial(Optimizer, OptimizerSettings(lr=0.05)))
-    parts = [Part(DATA.domains[0], DATA.rows_of(DATA.domains[0]))]
-    batches = Batches(EXAMPLES, parts, 8, generator=generator(0, "b"))
-    metrics = [method.step(next(batches)) for _ in range(10)]
-    assert float(metrics[0]["auxiliary"]) == pytest.approx(1.0)
-    assert float(net.neck.weight.detach()) < 0.7
 
 
 def method(**options) -> ERM:
