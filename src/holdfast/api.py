@@ -20,7 +20,7 @@ from holdfast.core.settings import keywords_of
 from holdfast.core.stopping import Deadline, format_seconds
 from holdfast.data.readers.in_memory import Source
 from holdfast.data.sampling import sample_sizes
-from holdfast.defaults import AUTO, first_sample, learns
+from holdfast.defaults import first_sample, learns
 from holdfast.engines.local import default_engine
 from holdfast.engines.work import work
 from holdfast.final_model import fit_with_rates
@@ -38,6 +38,7 @@ from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import (
     EXPERIMENT,
     Configuration,
+    ManyRuns,
     Request,
     Training,
     method_names,
@@ -45,7 +46,6 @@ from holdfast.train.resolve import (
     searches_rates,
     seed_list,
 )  # fmt: skip
-from holdfast.train.run import Engine
 from holdfast.train.training_data import DataOptions
 from holdfast.train.workspace import Workspace, choose_device
 
@@ -65,23 +65,15 @@ COLLAPSED = "at most half of the classes are still predicted for unlabelled exam
 
 
 @dataclass(kw_only=True, eq=False)
-class CompareOptions(DataOptions, Training):
+class CompareOptions(ManyRuns):
     """Options of a comparison."""
 
-    methods: str | Sequence[str | type] = (AUTO,)  # the default slate; `all`, or names and subclasses of Method
-    seeds: int | Sequence[int] = 3  # number of seeds, or the seeds
     out: str | Path = "runs/compare"
-    plan: str = AUTO
-    select: str = "train-validation"
     analyse: str | Sequence[str] = ()  # analyses of every run
-    watch: ProgressListener | None = None
-    engine: Engine | None = None
     model: str | Path | None = None  # folder that `refit` will write, which is checked before the first run
     baselines: bool = True  # the most frequent class, and simple models on frozen and on simple features
     combinations: bool = True  # mixtures of simple baselines and the best network, averages over seeds, and soups
-    budget: str | None = None  # such as `90s`, `2m` or `1h`, by default `defaults.LIMIT`; `none`: no limit
     search_rate: bool | None = None  # try other learning rates on source domains, by default unless `lr` is set
-    started: float | None = None  # value of `time.monotonic` from which the budget is counted
 
 
 @keywords_of(CompareOptions)

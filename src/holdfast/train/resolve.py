@@ -26,7 +26,8 @@ from holdfast.stats.labels import BASELINE, CONSTANT, SIMPLE
 from holdfast.train.assemble import augmentation, try_build
 from holdfast.train.fit import source_folds
 from holdfast.train.plan import Episode
-from holdfast.train.run import Job
+from holdfast.train.progress import ProgressListener
+from holdfast.train.run import Engine, Job
 from holdfast.train.settings import (
     make_spec,
     min_domains,
@@ -37,7 +38,7 @@ from holdfast.train.settings import (
     with_rates,
     with_slots,
 )
-from holdfast.train.training_data import scoring_notes
+from holdfast.train.training_data import DataOptions, scoring_notes
 from holdfast.train.workspace import Workspace
 
 MACHINE = ("precision", "processes")  # the same experiment on another machine differs in these
@@ -76,6 +77,21 @@ class Configuration(Training):
         names = ("method", "encoder", "tune", "steps", "batch", "lr", "metric", "seed")
         settings = {key: value for key, value in spec_settings(spec).items() if key not in without}
         return cls(**{name: spec[name] for name in names}, settings=settings, **options)
+
+
+@dataclass(kw_only=True, eq=False)
+class ManyRuns(DataOptions, Training):
+    """Options of commands that train many runs: methods x seeds x episodes of a plan."""
+
+    methods: str | Sequence[str | type] = (AUTO,)  # the default slate; `all`, or names and subclasses of Method
+    seeds: int | Sequence[int] = 3  # number of seeds, or the seeds
+    out: str | Path = "runs"
+    plan: str = AUTO
+    select: str = "train-validation"
+    watch: ProgressListener | None = None
+    engine: Engine | None = None
+    budget: str | None = None  # such as `90s`, `2m` or `1h`, by default `defaults.LIMIT`; `none`: no limit
+    started: float | None = None  # value of `time.monotonic` from which the budget is counted
 
 
 @dataclass(kw_only=True, eq=False)
