@@ -80,8 +80,18 @@ class CompareOptions(ManyRuns):
 def compare(data: Source, options: CompareOptions) -> Comparison:
     """Train every method on every episode of the plan with every seed, in order of value until the time is up.
 
-    `train.queue` has the order. Finished runs in `out` are not repeated. Combinations of the finished runs come last:
-    of probabilities and (in a soup) of weights. A run that fails is reported in the result; other runs go on.
+    `train.queue` has the order. Finished runs in `out` are not repeated. `methods` is `auto` for the default slate,
+    `all`, or a list, which may contain subclasses of `holdfast.methods.base.Method`; `settings` may contain every field
+    of a spec, or dotted names such as `encoder.length`. `model` is the folder that `refit` will write: it is checked
+    here, before the first run. The `baselines` are the most frequent class, and simple models on frozen and on simple
+    features. The `combinations` come last: mixtures of simple baselines and the best network, and averages over seeds,
+    of probabilities and (in a soup) of weights, from the finished runs.
+
+    `budget` is a duration such as `90s`, `2m` or `1h`, counted from `started` (a value of `time.monotonic`), by
+    default `defaults.LIMIT`; `none` means no limit. A run that fails is reported in the result; other runs go on.
+
+    `search_rate` tries other learning rates on source domains; by default for encoders that learn, unless `lr` is set.
+    With `skip_bad`, rows of a table with bad cells are left out and counted.
     """
     watch, out = options.watch or ProgressListener(), Path(options.out)
     shared = {each.name: getattr(options, each.name) for each in fields(Training)}
@@ -213,7 +223,9 @@ def fit(data: Source, options: FitOptions) -> Fitted:
     """Train one method on all domains and save a model folder; an interrupted training continues.
 
     The model is trained at the default rate first. While time remains, other rates are tried and compared on held-out
-    rows, by default for encoders that learn; `final_model.fit_with_rates` has the rules of the budget.
+    rows, by default for encoders that learn, unless `lr` is set; `final_model.fit_with_rates` has the rules of the
+    `budget`. `settings` may contain every setting of a spec, `method` and `encoder` included; they come before the
+    other arguments. `pretrain_steps` continues the masked-word training of a text encoder first.
     """
     from holdfast.folders.format import check_folder
 

@@ -134,7 +134,8 @@ class SweepOptions(ManyRuns):
 def sweep(data: Source, options: SweepOptions) -> Sweep:
     """Run the trials of all methods: trial 0 has the default settings, the others are drawn.
 
-    When the time is up, the trials that have finished are compared.
+    Settings that the caller passes are fixed and not searched. `budget` and `started` are those of `compare`: when the
+    time is up, the trials that have finished are compared. With `skip_bad`, rows with bad cells are left out.
     """
     watch, out, trials, steps = options.watch or ProgressListener(), Path(options.out), options.trials, options.steps
     deadline = time_limit(options.budget, options.started, watch)

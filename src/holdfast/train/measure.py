@@ -1,4 +1,4 @@
-"""What a record says about a trained run next to its scores: cost, software, hardware, and engagement of mechanisms.
+"""Measurements of a trained run that its record has next to the scores: cost, machine, and engagement of mechanisms.
 
 Engagement is the share of validation predictions that change when a mechanism of the network is replaced by its null.
 

@@ -3,7 +3,8 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from holdfast.core.settings import setting_defaults
 from holdfast.data.dataset import Dataset
 from holdfast.data.decode import open_image
 from holdfast.data.splits import TEST
-from holdfast.defaults import FEWEST_SLOTS, LENGTH, SIDE, default_slots, defaults
+from holdfast.defaults import FEWEST_SLOTS, LENGTH, SIDE, Facts, default_slots, defaults
 from holdfast.nn.tuning import check_mode
 from holdfast.spec import RATE_PARTS, Spec
 
@@ -102,7 +103,11 @@ def make_spec(
         raise BadInput(entry.about)
     of_task = {"metric": task.metrics[0], **task_entry.defaults}
     of_task.pop("encoder", None)
-    chosen = defaults(DataFacts(dataset, name, entry, where), entry, of_task, chosen)
+    facts = Facts(
+        len(dataset), len(dataset.domains), where, where == "cuda" and torch.cuda.is_bf16_supported(),
+        parallel.world_size(), partial(_suitable_length, dataset, name, entry), partial(_median_side, dataset),
+    )  # fmt: skip
+    chosen = defaults(facts, entry, of_task, chosen)
     data = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
     spec = Spec(**data, **chosen)
     # in this order: the method may choose the neck, the neck decides on slots, and rates need the parts of both
@@ -274,52 +279,27 @@ SAMPLE = 100  # texts per domain whose tokens are counted
 FILES = 40  # images whose sides are read
 
 
-@dataclass(frozen=True)
-class DataFacts:
-    """A data set, the task and the encoder of a run, and the device; sizes are measured when they are needed."""
+def _suitable_length(dataset: Dataset, task: str, encoder: EncoderEntry, options: Mapping[str, Any]) -> int | None:
+    """Return the number of tokens that suits the texts, unless it is the encoder's own."""
+    if not encoder.tokens or task not in EXAMPLE_TASKS:
+        return None
+    import_early(encoder.target.partition(":")[0])  # as the next line, imports transformers: seconds
+    from holdfast.nn.backbones.length import choose_length
 
-    dataset: Dataset
-    task: str
-    encoder: EncoderEntry
-    device: str
+    package = {"package": encoder.packaged} if encoder.packaged else {}
+    try:
+        return choose_length(dataset.raw.take(counted_rows(dataset)), {**package, **encoder.fixed, **options})
+    except BadInput:  # building the encoder raises the same error
+        return None
 
-    @property
-    def rows(self) -> int:
-        return len(self.dataset)
 
-    @property
-    def domains(self) -> int:
-        return len(self.dataset.domains)
-
-    @property
-    def bf16(self) -> bool:
-        return self.device == "cuda" and torch.cuda.is_bf16_supported()
-
-    @property
-    def processes(self) -> int:
-        return parallel.world_size()
-
-    def length(self, options: Mapping[str, Any]) -> int | None:
-        """Return the number of tokens that suits the texts, unless it is the encoder's own."""
-        if not self.encoder.tokens or self.task not in EXAMPLE_TASKS:
-            return None
-        import_early(self.encoder.target.partition(":")[0])  # as the next line, imports transformers: seconds
-        from holdfast.nn.backbones.length import choose_length
-
-        examples = self.dataset.raw.take(counted_rows(self.dataset))
-        package = {"package": self.encoder.packaged} if self.encoder.packaged else {}
-        try:
-            return choose_length(examples, {**package, **self.encoder.fixed, **options})
-        except BadInput:  # building the encoder raises the same error
-            return None
-
-    def side(self) -> float:
-        """Return the median of the longer sides of some images."""
-        rows = counted_rows(self.dataset)
-        rows, files = rows[:: -(-len(rows) // FILES)], self.dataset.raw.files()
-        if files is None:
-            return max(self.dataset.raw.take(rows[:1]).shape[-2:])
-        return float(np.median([_longer_side(files[row]) for row in rows]))
+def _median_side(dataset: Dataset) -> float:
+    """Return the median of the longer sides of some images."""
+    rows, files = counted_rows(dataset), dataset.raw.files()
+    rows = rows[:: -(-len(rows) // FILES)]
+    if files is None:
+        return max(dataset.raw.take(rows[:1]).shape[-2:])
+    return float(np.median([_longer_side(files[row]) for row in rows]))
 
 
 def size_settings(encoder: str, options: Mapping[str, Any]) -> dict[str, Any]:
