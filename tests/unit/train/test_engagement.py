@@ -62,13 +62,6 @@ def test_a_trained_memory_that_matters_has_a_large_share():
     assert disabled.engagement["memory"]["share"] == 0.0
 
 
-def test_a_memory_with_equal_values_has_no_share():
-    network = model(key_value(6, slots=5, share=1.0))
-    with torch.no_grad():
-        network.neck.fused.memory.values[0].fill_(0.5)
-    assert measure_engagement(network, EXAMPLES, ROWS, Classify())["memory"]["share"] == 0.0
-
-
 def test_a_queue_of_nearest_neighbours_has_a_large_share():
     """Hand-set weights: keys are features, values are labels, and the head reads the label of the best keys."""
     width, classes = 8, 3

@@ -73,18 +73,6 @@ def test_the_model_for_deployment_trains_on_what_does_not_validate():
     assert [len(part) for part in stage_of(AllDomains(test=0.5), *big).valid] == [800, 200]  # of the other half
 
 
-@pytest.mark.parametrize(
-    ("domains", "name"),
-    [
-        ((marked("a", train=[0, 1, 2], valid=[3]), marked("b", test=[5, 6])), "b"),
-        ((marked("a", valid=[0, 1, 2]), marked("b", valid=[5, 6])), "a"),
-    ],
-)
-def test_all_domains_need_training_rows(domains, name):
-    with pytest.raises(BadInput, match=f"'{name}' has 0 example"):
-        stage_of(AllDomains(), *domains)
-
-
 # given splits
 
 
@@ -117,12 +105,6 @@ def test_the_oracle_gets_a_share_of_the_test_rows():
     assert (len(stage.oracle[0]), len(stage.test[0])) == (2, 18)
 
 
-@pytest.mark.parametrize(("marks", "lacking"), [({"train": range(5)}, "test"), ({"test": range(5)}, "train")])
-def test_given_splits_need_training_and_test_rows(marks, lacking):
-    with pytest.raises(BadInput, match=f"given.*marked {lacking}"):
-        stage_of(GivenSplit(), marked("a", **marks))
-
-
 # joint training
 
 
@@ -148,13 +130,6 @@ def test_joint_splits_depend_on_the_seed_and_the_oracle_gets_nothing_new():
     assert rows(first.stages[0].test) != rows(second.stages[0].test)
     (joint,) = Joint().episodes(rows_by_domain(DATA), 0, oracle=True)
     assert rows(joint.stages[0].oracle) == rows(joint.stages[0].valid)
-
-
-def test_joint_training_needs_two_known_domains():
-    with pytest.raises(BadInput, match="no domain 'elsewhere'"):
-        next(Joint(domains=("elsewhere",)).episodes(rows_by_domain(DATA), 0))
-    with pytest.raises(BadInput, match="at least 2 domains"):
-        next(Joint().episodes({"a": rows_by_domain(DATA)["domain-0"]}, 0))
 
 
 # single source
@@ -187,11 +162,6 @@ def test_outside_uses_marked_rows_and_leaves_the_rest_to_the_oracle():
     assert rows_of(plain.stages[0].test).tolist() == [18, 19]
 
 
-def test_an_unknown_source_is_an_error():
-    with pytest.raises(BadInput, match="no domain 'x' in the data"):
-        list(SingleSource(sources=("x",)).episodes(THREE, 0))
-
-
 # folds
 
 
@@ -217,10 +187,25 @@ def test_rotated_folds_are_those_of_one_partition():
     assert [rows(stage.test) for stage in rotated] == plain + other
 
 
-@pytest.mark.parametrize("folds", [1, 11])
-def test_number_of_folds_is_checked(folds):
-    with pytest.raises(BadInput, match="from 2 to the 10 examples of domain 'a'"):
-        list(KFold(folds=folds).episodes(THREE, 0))
+# plan, its domains, and the error
+REFUSED = [
+    (AllDomains(), (marked("a", train=[0, 1, 2], valid=[3]), marked("b", test=[5, 6])), "'b' has 0 example"),
+    (AllDomains(), (marked("a", valid=[0, 1, 2]), marked("b", valid=[5, 6])), "'a' has 0 example"),
+    (GivenSplit(), (marked("a", train=range(5)),), "given.*marked test"),
+    (GivenSplit(), (marked("a", test=range(5)),), "given.*marked train"),
+    (Joint(domains=("elsewhere",)), THREE.values(), "no domain 'elsewhere' in the data"),
+    (Joint(), [THREE["a"]], "at least 2 domains"),
+    (SingleSource(sources=("x",)), THREE.values(), "no domain 'x' in the data"),
+    *((KFold(folds=folds), THREE.values(), "from 2 to the 10 examples of domain 'a'") for folds in (1, 11)),
+    *((LeaveGroupsOut(folds=folds), THREE.values(), r"plan\.folds") for folds in (1, 2.5, "3")),
+    (LeaveGroupsOut(), [DomainRows(f"d{i}", np.asarray([i]), {}) for i in range(40)], "has 1 example"),
+]
+
+
+@pytest.mark.parametrize(("plan", "domains", "message"), REFUSED)
+def test_unsuitable_settings_and_data_are_errors(plan, domains, message):
+    with pytest.raises(BadInput, match=message):
+        list(plan.episodes({rows.domain: rows for rows in domains}, 0))
 
 
 # domains with a single row

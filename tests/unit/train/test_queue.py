@@ -145,11 +145,6 @@ def test_a_failed_unit_gets_no_other_rates_or_seeds():
     assert {unit.name for unit in units if unit.factor == CHOSEN} == {"coral", "vrex"}
 
 
-def test_nothing_is_left_when_all_is_finished():
-    finished = {unit: outcome(unit) for unit in simulate(SMALL)}
-    assert next_units(finished, SMALL) == []
-
-
 def test_a_second_call_continues_with_what_is_left():
     everything = simulate(SMALL)
     for done in range(len(everything)):

@@ -13,10 +13,9 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Vectors
 from holdfast.data.splits import SPLITS
 from holdfast.data.synthetic import world
-from holdfast.methods.erm import ERM
 from holdfast.search.sweep import sweep
 from holdfast.train.plans import LeaveOneOut
-from holdfast.train.resolve import Request, choose_methods, resolve, single_run, with_methods
+from holdfast.train.resolve import Request, choose_methods, resolve, with_methods
 from holdfast.train.settings import make_spec
 from holdfast.train.training_data import imbalance_note, only_tested_note
 from holdfast.train.workspace import Workspace
@@ -157,25 +156,6 @@ def test_a_domain_that_alone_has_its_classes_is_not_scored():
 def test_without_a_domain_of_known_classes_nothing_can_be_scored():
     with pytest.raises(BadInput, match="no class of domain 'domain-0'"):
         jobs_of(replace(DATA, y=DATA.domain.astype(DATA.y.dtype), classes=("a", "b", "c")))
-
-
-def test_settings_override_method_and_seed_of_a_single_run():
-    request = single_run("erm", 0, {"method": "coral", "seed": 4, "lr": 0.1})
-    assert (request.methods, request.seeds, request.settings) == (("coral",), (4,), {"lr": 0.1})
-
-
-class MyErm(ERM):
-    """ERM under another name."""
-
-
-def test_classes_are_methods(tmp_path):
-    options = {"seeds": 1, "steps": 2, "batch": 4, "settings": QUICK, "device": "cpu", "out": tmp_path}
-    result = compare(DATA, baselines=False, methods=["erm", MyErm], **options)
-    erm, mine = result.records
-    assert (erm.spec["method"], mine.spec["method"]) == ("erm", "my-erm")
-    assert erm.stages == mine.stages
-    with pytest.raises(BadInput, match="dict"):
-        compare(DATA, methods=[dict], **options)
 
 
 def test_data_may_be_a_frame_and_methods_a_string(tmp_path):
