@@ -24,7 +24,6 @@ from holdfast.core.errors import BadInput, one_line
 from holdfast.core.files import locked, write_text
 from holdfast.core.forking import cores
 from holdfast.core.stopping import TIME, Interrupted, TimeUp, reason_to_stop, stop, until
-from holdfast.methods.base import Metrics
 from holdfast.record import RunRecord
 from holdfast.spec import Spec
 from holdfast.train.assemble import assemble, encodes
@@ -139,20 +138,6 @@ def unimportable(spec: Spec) -> str:
             fix = "define it at the top level of a module, or run with one job in this process"
             return f"method '{name}' ({entry.target}) cannot be imported by worker processes: {fix}"
     return ""
-
-
-class StepReporter:
-    """A tick that counts steps and reports the count at most every few seconds."""
-
-    def __init__(self, report: Callable[[int], None], clock: Callable[[], float], every: float) -> None:
-        self.report, self.clock, self.every = report, clock, every
-        self.steps, self.last = 0, clock()
-
-    def __call__(self, metrics: Metrics) -> None:
-        self.steps += 1
-        if (now := self.clock()) - self.last >= self.every:
-            self.last = now
-            self.report(self.steps)
 
 
 class InThisProcess(Engine):
