@@ -56,6 +56,12 @@ def training_steps(spec: Spec) -> int:
     return spec.steps * len(inner.load().phases) * repeats
 
 
+def full_method_name(spec: Spec) -> str:
+    """Return the method of a spec with its neck."""
+    name = spec.method if spec.neck in ("none", "projection") else f"{spec.neck}+{spec.method}"
+    return f"{GENERAL}+{name}" if spec.encoder == GENERAL else name
+
+
 def record_path(spec: Spec, episode: Episode, out: Path) -> Path:
     """Return the file of the record."""
     return out / "records" / f"{run_id(spec.json(), episode.name)}.json"
@@ -278,9 +284,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        neck = "" if self.spec.neck in ("none", "projection") else f"{self.spec.neck}+"
-        neck = f"{GENERAL}+{neck}" if self.spec.encoder == GENERAL else neck
-        return f"{neck}{self.spec.method} {self.title or self.episode} seed {self.spec.seed}"
+        return f"{full_method_name(self.spec)} {self.title or self.episode} seed {self.spec.seed}"
 
     @property
     def steps(self) -> int:
