@@ -33,6 +33,9 @@ class TimeUp(Interrupted):
 class Deadline:
     """A number of seconds from a start, by a clock that all processes of this machine share."""
 
+    seconds: float
+    started: float
+
     def __init__(self, seconds: float = math.inf, *, started: float | None = None) -> None:
         self.seconds = seconds
         self.started = time.monotonic() if started is None else started

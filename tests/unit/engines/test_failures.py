@@ -95,12 +95,12 @@ def test_a_script_without_a_guard_runs_workers_which_end_with_it(tmp_path):
     with subprocess.Popen([sys.executable, str(script)], env=variables, stdout=subprocess.PIPE, text=True) as driver:
         try:
             assert [driver.stdout.readline() for _ in range(3)] == ["RunRecord\n"] * 3
-            wait_for(lambda: pid_file.exists() and pid_file.read_text(), 30)
+            wait_for(lambda: pid_file.exists() and pid_file.read_text(), 60)
             worker = int(pid_file.read_text())
             server = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
         finally:
             driver.kill()
-    assert wait_for(lambda: not is_running(worker) and not is_running(server), 5)
+    assert wait_for(lambda: not is_running(worker) and not is_running(server), 20)
 
 
 def wait_for(condition, seconds):
