@@ -29,9 +29,8 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.core.forking import end_server
 from holdfast.data.synthetic import world
-from holdfast.engines.local import Local
 from holdfast.engines.ray import ENVIRONMENT, Ray
-from holdfast.engines.work import run_all
+from holdfast.engines.work import Local, run_all
 from holdfast.spec import Spec
 from holdfast.train.resolve import Request, resolve
 from holdfast.train.run import Engine, train

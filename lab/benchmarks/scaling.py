@@ -18,7 +18,7 @@ from holdfast.core.seeds import generator
 from holdfast.core.store import TensorStore
 from holdfast.data.batches import Batches, Examples
 from holdfast.data.splits import Part
-from holdfast.engines.local import Local
+from holdfast.engines.work import Local
 from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.methods.penalties import Penalized

@@ -21,8 +21,7 @@ from holdfast.core.stopping import Deadline, format_seconds
 from holdfast.data.readers.in_memory import Source
 from holdfast.data.sampling import sample_sizes
 from holdfast.defaults import first_sample, learns
-from holdfast.engines.local import default_engine
-from holdfast.engines.work import work
+from holdfast.engines.work import default_engine, work
 from holdfast.final_model import fit_with_rates
 from holdfast.final_model import refit as refit
 from holdfast.record import RunRecord

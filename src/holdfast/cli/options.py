@@ -356,7 +356,7 @@ def make_engine(
             "concurrent runs"
         )
     if engine == "local":
-        from holdfast.engines.local import parse_jobs
+        from holdfast.engines.work import parse_jobs
 
         for name, value in (("address", address), ("cpus", cpus), ("gpus", gpus)):
             if value is not None:

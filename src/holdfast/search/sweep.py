@@ -24,8 +24,7 @@ from holdfast.core.settings import keywords_of
 from holdfast.core.stopping import format_seconds
 from holdfast.data.readers.in_memory import Source
 from holdfast.defaults import FEW_DOMAINS
-from holdfast.engines.local import default_engine
-from holdfast.engines.work import run_all
+from holdfast.engines.work import default_engine, run_all
 from holdfast.record import LOWER_IS_BETTER, RunRecord, paths, run_id
 from holdfast.report.page import write_report
 from holdfast.search.space import make_sampler, space_of

@@ -13,9 +13,8 @@ import pytest
 
 from holdfast import catalog
 from holdfast.core.stopping import Deadline, Interrupted, request_stop, withdraw_request
-from holdfast.engines import local
-from holdfast.engines.local import Local
-from holdfast.engines.work import outcome_of
+from holdfast.engines import pool
+from holdfast.engines.work import Local, outcome_of
 from holdfast.train.run import Failed, Stopped, train_and_save
 from tests.unit.engines import faulty
 
@@ -70,7 +69,7 @@ from pathlib import Path
 sys.path.insert(0, {folder!r})
 from tests.unit.engines import faulty
 from holdfast import catalog, world
-from holdfast.engines.local import Local
+from holdfast.engines.work import Local
 from holdfast.train.run import Job
 from holdfast.train.progress import ProgressListener
 from holdfast.train.settings import make_spec
@@ -129,7 +128,7 @@ def test_a_run_that_the_deadline_stopped_continues_from_its_checkpoint(at_once, 
 
 
 def test_a_worker_that_does_not_stop_at_the_deadline_is_killed(spec, jobs_of, run_jobs, tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "GRACE", 0.5)
+    monkeypatch.setattr(pool, "GRACE", 0.5)
     monkeypatch.setenv(faulty.PID_FILE, str(tmp_path / "pid"))
     jobs = jobs_of(replace(spec, method=catalog.register_method(faulty.Hangs)))
     start = time.monotonic()
@@ -142,8 +141,8 @@ def test_a_worker_that_does_not_stop_at_the_deadline_is_killed(spec, jobs_of, ru
 def test_a_worker_that_has_not_started_at_the_deadline_is_not_waited_for(
     jobs_of, spec, run_jobs, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(local, "GRACE", 0.1)
-    server = local.shared_server(local.WORKER)
+    monkeypatch.setattr(pool, "GRACE", 0.1)
+    server = pool.shared_server(pool.WORKER)
     os.kill(server.process.pid, signal.SIGSTOP)
     try:
         start = time.monotonic()

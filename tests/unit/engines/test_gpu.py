@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from holdfast.data.synthetic import world
-from holdfast.engines import gpu, local, worker
+from holdfast.engines import gpu, pool, work, worker
 from holdfast.engines.gpu import CONTEXT_BYTES, MARGIN, Capacity, Usage, measure
 from holdfast.train.progress import ProgressListener
 from holdfast.train.run import Failed, Job
@@ -84,17 +84,18 @@ def run_on_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path):
             return workers[-1]
 
         replacements = {
-            "_Worker": start, "cores": lambda: 5, "max_workers": lambda device: 5, "shared_server": lambda worker: None,
-            "mps_daemon": lambda device, count: nullcontext({}), "stop_at_signal": nullcontext,
+            (pool, "_Worker"): start, (pool, "cores"): lambda: 5, (pool, "shared_server"): lambda worker: None,
+            (pool, "mps_daemon"): lambda device, count: nullcontext({}), (work, "max_workers"): lambda device: 5,
+            (work, "stop_at_signal"): nullcontext,
         }  # fmt: skip
-        for name, value in replacements.items():
-            monkeypatch.setattr(local, name, value)
+        for (module, name), value in replacements.items():
+            monkeypatch.setattr(module, name, value)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
         data = world("vector", "none", domains=3, size=60)
         workspace = Workspace(data, out=tmp_path, device=torch.device("cuda"))
         specs = [make_spec(data, seed=seed) for seed in range(3)]
         queue = [Job.of(spec, episode) for spec in specs for episode in workspace.episodes(spec)]
-        ended = list(local.Local(jobs).run(iterated(queue), workspace, watch=ProgressListener()))
+        ended = list(work.Local(jobs).run(iterated(queue), workspace, watch=ProgressListener()))
         assert sorted(job.id for job, _ in ended) == sorted(job.id for job in queue)
         return queue, ended, workers
 

@@ -10,8 +10,8 @@ import torch
 
 from holdfast import catalog
 from holdfast.api import NothingFinished, compare
-from holdfast.engines import local
-from holdfast.engines.local import Local
+from holdfast.engines import work
+from holdfast.engines.work import Local
 from holdfast.final_model import refit
 from holdfast.folders.format import load_model
 from holdfast.record import read_finished
@@ -60,8 +60,8 @@ def test_a_failed_method_is_reported_and_changes_no_other_record(tmp_path):
     ],
 )
 def test_units_take_turns_only_if_their_runs_share_the_cores(tmp_path, monkeypatch, engine, small, expected):
-    monkeypatch.setattr(local, "max_workers", lambda _: 2)
-    monkeypatch.setattr(local, "is_small", lambda *_: small)
+    monkeypatch.setattr(work, "max_workers", lambda _: 2)
+    monkeypatch.setattr(work, "is_small", lambda *_: small)
     workspace = Workspace(DATA, device=torch.device("cpu"), cache=None, out=tmp_path)
     jobs = resolve(Request(methods=["logistic", "erm"], seeds=[0], settings={"encoder": "tabular"}), workspace)
     specs = list({str(job.spec): job.spec for job in jobs}.values())
