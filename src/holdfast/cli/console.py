@@ -138,9 +138,7 @@ class Progress(ProgressListener):
         from holdfast.core.stopping import format_seconds
 
         runs = [f"{self.done} of {self.total} runs are finished"] if self.total else []
-        now = [
-            f"{name}, step {done} of {steps}" if done else name for name, done, steps in list(self.running.values())[:2]
-        ]
+        now = [f"{name}, step {done} of {steps}" for name, done, steps in list(self.running.values())[:2]]
         left = self.left()
         times = [f"{format_seconds(time.monotonic() - started())} used"]
         times += [] if left is None else [f"at most {format_seconds(left)} left"]

@@ -7,13 +7,13 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.errors import BadInput, one_line
 from holdfast.core.stopping import TIME, Deadline, Interrupted, reason_to_stop, stop
-from holdfast.engines.work import MAX_ATTEMPTS, InputCache, outcome_of, unimportable
+from holdfast.engines.work import MAX_ATTEMPTS, InputCache, StepReporter, outcome_of, unimportable
 from holdfast.record import RunRecord
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resume import stop_at_signal
@@ -25,6 +25,8 @@ EXTRA = 4  # tasks that wait in the cluster, so that a free node has one at once
 GRACE = 30.0  # time that runs have to save after the deadline, with what a network needs to report it
 POLL_SECONDS = 0.2  # interval at which a request to stop is noticed
 OUTCOMES_PER_POLL = 8
+PROGRESS_INTERVAL = 2.0  # interval between two reports of the steps of a run
+LONG_RUN_SECONDS = 10.0  # time without an outcome after which runs report their steps
 STOP_SECONDS = 60.0  # time that runs have to finish their step and save
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -78,7 +80,9 @@ class _Driver:
         self.ray, self.task, self.watch, self.cache, self.slots = ray, task, watch, cache, slots
         self.deadline = workspace.deadline
         self.workspace = ray.put(workspace)
+        self.channel, self.actor = StepChannel(self.workspace.hex()), None
         self.running: dict[Any, Job] = {}  # by the reference to the outcome
+        self.last_poll = self.last_outcome = time.monotonic()
 
     def run(self, next_job: NextJob) -> Outcomes:
         """Submit jobs while the cluster has room, and yield the outcomes."""
@@ -92,12 +96,14 @@ class _Driver:
                 count = min(OUTCOMES_PER_POLL, len(self.running))
                 ready, _ = self.ray.wait(list(self.running), num_returns=count, timeout=POLL_SECONDS)
                 for reference in ready:
+                    self.last_outcome = time.monotonic()
                     job = self.running.pop(reference)
                     outcome = self._outcome(reference)
                     self.watch.worker_steps(job.id, job.name, job.steps, job.steps)
                     if isinstance(outcome, RunRecord):
                         self.watch.begin(job.name, job.steps)
                     yield job, outcome
+                self._poll_steps()
                 yield from self._late()
         finally:
             self._stop()
@@ -109,9 +115,7 @@ class _Driver:
             if outcome is None and self.cache is not None:
                 outcome = self.cache.fill(job)
             if outcome is None:
-                key, left = self.workspace.hex(), self.deadline.left()
-                self.running[self.task.remote(job, [self.workspace], key, left)] = job
-                self.watch.worker_steps(job.id, job.name, 0, job.steps)
+                self.running[self.task.remote(job, [self.workspace], self.channel, self.deadline.left())] = job
             else:
                 yield job, outcome
 
@@ -135,6 +139,17 @@ class _Driver:
         except known.RayTaskError as error:
             return Failed(one_line(f"its task failed: {error}"))
 
+    def _poll_steps(self) -> None:
+        """Forward the step counts of long runs to the listener."""
+        if time.monotonic() - self.last_poll >= PROGRESS_INTERVAL:
+            self.last_poll = time.monotonic()
+            if self.actor is None and self.last_poll - self.last_outcome >= LONG_RUN_SECONDS:
+                self.actor = self.channel.open()
+            steps = {} if self.actor is None else self.ray.get(self.actor.take.remote())
+            for job in self.running.values():
+                if job.id in steps:
+                    self.watch.worker_steps(job.id, job.name, steps[job.id], job.steps)
+
     def _stop(self) -> None:
         """Cancel running tasks, which save their state, and kill those that take too long."""
         for reference in self.running:
@@ -144,26 +159,26 @@ class _Driver:
             _, remaining = self.ray.wait(remaining, num_returns=len(remaining), timeout=POLL_SECONDS)
         for reference in remaining:
             self.ray.cancel(reference, force=True)
+        if self.actor is not None:
+            self.ray.kill(self.actor)
 
 
 _workspaces: dict[str, Workspace] = {}  # the newest workspace of this worker process, by the key of its driver
 
 
-def _task(job: Job, workspaces: list[Any], key: str, seconds: float) -> Outcome:
-    """Run a job on a node for at most this number of seconds; its process keeps the workspace for the next job.
-
-    `key` identifies the driver and its workspace.
-    """
-    if key not in _workspaces:
+def _task(job: Job, workspaces: list[Any], channel: StepChannel, seconds: float) -> Outcome:
+    """Run a job on a node for at most this number of seconds; its process keeps the workspace for the next job."""
+    if channel.key not in _workspaces:
         _workspaces.clear()
         workspace = importlib.import_module("ray").get(workspaces[0])
         workspace.worker.install()
-        _workspaces[key] = workspace
-    workspace = _workspaces[key]
+        _workspaces[channel.key] = workspace
+    tick = StepReporter(lambda steps: channel.report(job.id, steps), PROGRESS_INTERVAL)
+    workspace = _workspaces[channel.key]
     workspace.deadline = Deadline(seconds)  # by the clock of the node
     with stop_at_signal():  # Ray cancels a task with SIGINT: it saves and ends
         try:
-            return outcome_of(job, workspace, tick=None)
+            return outcome_of(job, workspace, tick=tick)
         except Interrupted:
             return Stopped()
 
@@ -192,3 +207,41 @@ def _connected(address: str | None) -> Iterator[Any]:
     finally:
         if not initialized:
             ray.shutdown()
+
+
+class StepCounts:
+    """Ray actor on the driver's node that collects the step counts of long runs."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, int] = {}
+
+    def report(self, id: str, steps: int) -> None:
+        self.steps[id] = steps
+
+    def take(self) -> dict[str, int]:
+        """Return the counts reported since the last call."""
+        steps, self.steps = self.steps, {}
+        return steps
+
+
+@dataclass(frozen=True)
+class StepChannel:
+    """How tasks reach the step counts of their driver, which opens the channel only for long runs."""
+
+    key: str  # identifies the driver
+
+    def open(self) -> Any:
+        """Start the actor on this node; it ends with the calling process."""
+        ray = importlib.import_module("ray")
+        strategies = importlib.import_module("ray.util.scheduling_strategies")
+        here = strategies.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        return ray.remote(StepCounts).options(name=self._name, num_cpus=0, scheduling_strategy=here).remote()
+
+    def report(self, id: str, steps: int) -> None:
+        """Report the steps of a run if the channel is open."""
+        with suppress(ValueError):
+            importlib.import_module("ray").get_actor(self._name).report.remote(id, steps)
+
+    @property
+    def _name(self) -> str:
+        return f"holdfast-steps-{self.key}"

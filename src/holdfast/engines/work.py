@@ -6,6 +6,7 @@ runs nor the command.
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -25,6 +26,7 @@ from holdfast.core.files import locked, write_text
 from holdfast.core.forking import cores
 from holdfast.core.stopping import TIME, Interrupted, TimeUp, reason_to_stop, stop, until
 from holdfast.engines.gpu import max_workers
+from holdfast.methods.base import Metrics
 from holdfast.record import RunRecord
 from holdfast.spec import Spec
 from holdfast.train.assemble import assemble, encodes
@@ -139,6 +141,20 @@ def unimportable(spec: Spec) -> str:
             fix = "define it at the top level of a module, or run with one job in this process"
             return f"method '{name}' ({entry.target}) cannot be imported by worker processes: {fix}"
     return ""
+
+
+class StepReporter:
+    """A tick that counts steps and reports the count at most every few seconds."""
+
+    def __init__(self, report: Callable[[int], None], every: float) -> None:
+        self.report, self.every = report, every
+        self.steps, self.last = 0, time.monotonic()
+
+    def __call__(self, metrics: Metrics) -> None:
+        self.steps += 1
+        if (now := time.monotonic()) - self.last >= self.every:
+            self.last = now
+            self.report(self.steps)
 
 
 @dataclass(frozen=True)

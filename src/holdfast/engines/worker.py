@@ -21,8 +21,7 @@ import torch
 from holdfast.core.forking import ORPHAN_SECONDS
 from holdfast.core.stopping import TIME, Interrupted, request_stop
 from holdfast.engines.gpu import MEASURED_STEPS, measure
-from holdfast.engines.work import Fill, InputCache, outcome_of
-from holdfast.methods.base import Metrics
+from holdfast.engines.work import Fill, InputCache, StepReporter, outcome_of
 from holdfast.train.run import Job
 
 PROGRESS_INTERVAL = 0.5  # interval between two reports of the steps of a run
@@ -44,12 +43,12 @@ def main(descriptor: int) -> None:
     workspace.on_encoding = lambda done, total: _send(connection, "encoded", (done, total))
     cache = InputCache(workspace)
     while (job := jobs.get()) is not None:
-        report = Reports(connection, workspace.device)
+        report = _Reports(connection, workspace.device)
         try:
             if isinstance(job, Fill):
                 _send(connection, "done", cache.fill(job.job))
                 continue
-            outcome = outcome_of(job, workspace, tick=report)
+            outcome = outcome_of(job, workspace, tick=StepReporter(report.steps, PROGRESS_INTERVAL))
         except Interrupted:
             return
         report.memory()
@@ -62,20 +61,15 @@ def _initialise(device: torch.device) -> None:
         torch.empty(1, device=device)
 
 
-class Reports:
-    """A tick that sends the steps of a run at intervals, and the memory of this process once a few are done."""
+class _Reports:
+    """Sends the progress of a run, and the memory of this process once a few steps are done."""
 
     def __init__(self, connection: Connection, device: torch.device) -> None:
         self.connection, self.device, self.measured = connection, device, False
-        self.steps, self.last = 0, time.monotonic()
 
-    def __call__(self, metrics: Metrics) -> None:
-        self.steps += 1
-        if (now := time.monotonic()) - self.last < PROGRESS_INTERVAL:
-            return
-        self.last = now
-        _send(self.connection, "steps", self.steps)
-        if self.steps >= MEASURED_STEPS and not self.measured:
+    def steps(self, count: int) -> None:
+        _send(self.connection, "steps", count)
+        if count >= MEASURED_STEPS and not self.measured:
             self.memory()
 
     def memory(self) -> None:

@@ -126,20 +126,17 @@ def test_a_worker_ends_after_an_error_on_a_gpu(run_on_gpu) -> None:
     assert len(workers) == 3
 
 
-def test_a_worker_reports_steps_at_intervals_and_its_memory_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    usage, now = Usage(1, 2, 3), [0.0]
+def test_a_worker_reports_memory_once_per_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = Usage(1, 2, 3)
     monkeypatch.setattr(worker, "measure", lambda device: usage)
-    monkeypatch.setattr(worker.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(worker, "PROGRESS_INTERVAL", 5.0)
     here, there = Pipe()
-    report = worker.Reports(there, torch.device("cuda"))
-    for _ in range(15):
-        now[0] += 1.0
-        report({})
+    report = worker._Reports(there, torch.device("cuda"))
+    for count in (1, gpu.MEASURED_STEPS, 40):
+        report.steps(count)
     messages = []
     while here.poll():
         messages.append(here.recv())
-    assert messages == [("steps", 5), ("steps", 10), ("memory", usage), ("steps", 15)]
+    assert messages == [("steps", 1), ("steps", 10), ("memory", usage), ("steps", 40)]
 
 
 @pytest.mark.gpu

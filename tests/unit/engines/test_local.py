@@ -16,7 +16,7 @@ from holdfast.engines import pool
 from holdfast.engines import work as job_module
 from holdfast.engines.gpu import gpu_variable, max_workers
 from holdfast.engines.ray import Ray
-from holdfast.engines.work import InputCache, Local, is_small, parse_jobs, unimportable
+from holdfast.engines.work import InputCache, Local, StepReporter, is_small, parse_jobs, unimportable
 from holdfast.methods.erm import ERM
 from holdfast.record import RunRecord, load
 from holdfast.train.progress import ProgressListener
@@ -245,6 +245,16 @@ def test_inputs_are_computed_once_while_other_jobs_run(spec, jobs_of, run_jobs, 
     assert sorted(begun) == ["fill", *["frozen"] * 3, *["full"] * 3]
     expected = run_jobs(Local(1), jobs, tmp_path / "here", cache=tmp_path / "other")
     assert [outcomes[job.id].stages for job in jobs] == [expected[job.id].stages for job in jobs]
+
+
+def test_steps_are_reported_at_intervals(monkeypatch):
+    now, reports = [0.0], []
+    monkeypatch.setattr(job_module.time, "monotonic", lambda: now[0])
+    tick = StepReporter(reports.append, 2.0)
+    for _ in range(10):
+        now[0] += 0.5
+        tick({})
+    assert reports == [4, 8]
 
 
 def test_engine_options():

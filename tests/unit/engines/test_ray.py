@@ -1,5 +1,7 @@
-"""Runs on a Ray cluster, with a stand-in for Ray."""
+"""Progress of long runs on a Ray cluster, with a stand-in for Ray."""
 
+import sys
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,9 +10,52 @@ import pytest
 from holdfast.core.errors import BadInput
 from holdfast.core.stopping import Deadline
 from holdfast.engines import ray as engine
-from holdfast.engines.ray import Ray
+from holdfast.engines.ray import Ray, StepChannel, StepCounts
 from holdfast.train.run import Failed, Stopped
 from tests.unit.engines.conftest import iterated
+
+
+@pytest.fixture
+def actors(monkeypatch):
+    """The named actors of the stand-in."""
+    actors = {}
+
+    def get_actor(name):
+        if name not in actors:
+            raise ValueError(name)
+        return actors[name]
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_actor=get_actor))
+    return actors
+
+
+def as_actor(counts):
+    report, take = (SimpleNamespace(remote=method) for method in (counts.report, counts.take))
+    return SimpleNamespace(report=report, take=take)
+
+
+def test_steps_are_reported_once_the_channel_is_open(actors):
+    channel, counts = StepChannel("k"), StepCounts()
+    channel.report("a", 3)
+    actors["holdfast-steps-k"] = as_actor(counts)
+    channel.report("a", 5)
+    assert (counts.take(), counts.take()) == ({"a": 5}, {})
+
+
+@pytest.mark.parametrize(("silent", "is_open"), [(engine.LONG_RUN_SECONDS + 1, True), (0.0, False)])
+def test_driver_opens_the_channel_for_long_runs_only(monkeypatch, silent, is_open):
+    counts, reported = StepCounts(), []
+    counts.report("a", 7)
+    monkeypatch.setattr(StepChannel, "open", lambda self: as_actor(counts))
+    ray = SimpleNamespace(put=lambda workspace: b"k", get=lambda value: value)
+    watch = SimpleNamespace(worker_steps=lambda *call: reported.append(call))
+    driver = engine._Driver(ray, None, SimpleNamespace(deadline=Deadline()), watch, None, slots=1)
+    driver.running = {"reference": SimpleNamespace(id="a", name="run a", steps=9)}
+    driver.last_poll = time.monotonic() - engine.PROGRESS_INTERVAL - 1
+    driver.last_outcome = time.monotonic() - silent
+    driver._poll_steps()
+    assert reported == ([("a", "run a", 7, 9)] if is_open else [])
+    assert (driver.actor is not None) == is_open
 
 
 class Errors:
@@ -38,7 +83,7 @@ class FakeRay:
     def put(self, workspace):
         return b"k"
 
-    def remote(self, job, workspaces, key, left):
+    def remote(self, job, workspaces, channel, left):
         self.left.append(left)
         return job.id
 
