@@ -20,7 +20,7 @@ from holdfast.core.settings import keywords_of
 from holdfast.core.stopping import Deadline, format_seconds
 from holdfast.data.readers.in_memory import Source
 from holdfast.data.sampling import sample_sizes
-from holdfast.defaults import first_sample, learns
+from holdfast.defaults import FEWEST_PER_DOMAIN, first_sample, learns
 from holdfast.engines.work import default_engine, work
 from holdfast.final_model import fit_with_rates
 from holdfast.final_model import refit as refit
@@ -45,6 +45,7 @@ from holdfast.train.resolve import (
     searches_rates,
     seed_list,
 )  # fmt: skip
+from holdfast.train.settings import tokens_to_encode
 from holdfast.train.training_data import DataOptions
 from holdfast.train.workspace import Workspace, choose_device
 
@@ -261,9 +262,11 @@ def _sample_sizes(specs: Sequence[Spec], workspace: Workspace, deadline: Deadlin
     entry, kind = catalog.lookup("encoders", spec.encoder), workspace.dataset.raw.kind
     first = first_sample(
         kind, tuned=learns(entry, spec.tune), pretrained=entry.pretrained, device=workspace.device.type,
-        tokens=spec.encoder_args.get("length") or 0,
+        tokens=tokens_to_encode(workspace.dataset, spec),
         spent=0.0 if math.isinf(deadline.seconds) else 1 - deadline.left() / deadline.seconds,
     )  # fmt: skip
+    while first < FEWEST_PER_DOMAIN * len(workspace.dataset.domains):
+        first *= 2
     return sample_sizes(total, first)
 
 

@@ -31,7 +31,7 @@ from holdfast.nn.engagement import Mechanism, mechanisms
 from holdfast.nn.macs import try_count_macs
 from holdfast.nn.model import Model
 from holdfast.spec import Spec
-from holdfast.tasks.base import Task
+from holdfast.tasks.base import Structured, Task
 from holdfast.train.assemble import Assembly
 from holdfast.train.plan import Episode
 from holdfast.train.resume import Saver
@@ -54,18 +54,20 @@ def cost_of(spec: Spec, episode: Episode, workspace: Workspace, assembly: Assemb
     }
     key = repr([getattr(spec, name) for name in NETWORK])
     if key not in workspace.macs:
-        workspace.macs[key] = _macs(network, assembly, workspace)
+        workspace.macs[key] = _macs(network, assembly, spec, workspace)
     macs = workspace.macs[key]
     return cost if macs is None else {**cost, "macs": macs}
 
 
-def _macs(network: Model, assembly: Assembly, workspace: Workspace) -> int | None:
+def _macs(network: Model, assembly: Assembly, spec: Spec, workspace: Workspace) -> int | None:
     """Count the multiply-adds for the first example of the data set, from raw inputs to outputs."""
     first = torch.zeros(1, dtype=torch.long)
     if type(assembly.deployed.backbone) is type(assembly.encoder):
         # in copies, where another size of a batch takes seconds
         x = assembly.examples.inputs(first.repeat(IMAGES_PER_BATCH) if assembly.examples.fills_batches else first)
-    else:  # the examples are features of a frozen encoder
+    elif isinstance(task := assembly.task, Structured):  # the examples are states of a frozen encoder, or its features
+        x = workspace.structured_examples(spec, task, assembly.encoder)[0].inputs(first)
+    else:
         raw = workspace.dataset.raw.take(first.numpy(), size=assembly.encoder.size)
         x = inputs.to(assembly.encoder.prepare(raw).take(first), workspace.device)
     return try_count_macs(network.to(workspace.device), x)
@@ -156,12 +158,15 @@ def measure_engagement(model: Model, examples: Examples, domains: Sequence[Part]
     }
 
 
-def engagement_of(assembly: Assembly, episode: Episode, workspace: Workspace) -> dict[str, Any]:
+def engagement_of(assembly: Assembly, episode: Episode, spec: Spec, workspace: Workspace) -> dict[str, Any]:
     """Measure the mechanisms of a trained run; those inside a frozen encoder need the raw inputs again."""
     model, examples = assembly.deployed, assembly.examples
     if model is not (complete := assembly.deploy()) and mechanisms(assembly.encoder):
         model = complete.to(workspace.device)
-        examples = workspace.examples(workspace.store(assembly.encoder), assembly.task)
+        if isinstance(task := assembly.task, Structured):
+            examples, _ = workspace.structured_examples(spec, task, assembly.encoder)
+        else:
+            examples = workspace.examples(workspace.store(assembly.encoder), task)
     return measure_engagement(model, examples, validation_parts(episode), assembly.task)
 
 

@@ -17,6 +17,7 @@ from holdfast.catalog.rates import changed_rates, default_rates
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput, check_known, unknown
 from holdfast.core.forking import import_early
+from holdfast.core.inputs import Question
 from holdfast.core.settings import setting_defaults
 from holdfast.data.dataset import Dataset
 from holdfast.data.decode import open_image
@@ -276,6 +277,7 @@ def _names(group: str, name: str, value: Any) -> Any:
 
 
 SAMPLE = 100  # texts per domain whose tokens are counted
+CHARACTERS_PER_TOKEN, OVERLAP = 4, 1.5  # of English texts; tokens of windows per token of a text
 FILES = 40  # images whose sides are read
 
 
@@ -300,6 +302,15 @@ def _median_side(dataset: Dataset) -> float:
     if files is None:
         return max(dataset.raw.take(rows[:1]).shape[-2:])
     return float(np.median([_longer_side(files[row]) for row in rows]))
+
+
+def tokens_to_encode(dataset: Dataset, spec: Spec) -> int:
+    """Return the tokens of a text that an encoder reads: at most its length, of questions all windows of the text."""
+    examples = dataset.raw.take(counted_rows(dataset)) if spec.task not in EXAMPLE_TASKS else ()
+    characters = [len(each.context) for each in examples if isinstance(each, Question)]
+    if characters:
+        return round(np.mean(characters) / CHARACTERS_PER_TOKEN * OVERLAP)
+    return spec.encoder_args.get(LENGTH) or 0
 
 
 def size_settings(encoder: str, options: Mapping[str, Any]) -> dict[str, Any]:
