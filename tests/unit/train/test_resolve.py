@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from holdfast import catalog, compare
+from holdfast import catalog
 from holdfast.api import compare
 from holdfast.auditing.repeated import count_repeated, repeated_note
 from holdfast.catalog.methods import DEFAULT_SLATE
