@@ -83,28 +83,6 @@ def test_list_recipes_shows_published_numbers(holdfast):
     assert re.search(r"PADA +86\.8 +86\.9 +89\.0 +92\.6 +88\.8 +– +–", text)
 
 
-def test_rows_of_a_stream_are_scored_after_their_stage(holdfast, tmp_path):
-    write_published(tmp_path / "data", "multinli", size=36)
-    words = ["reproduce", "pmb/table2", "--data-dir", "data", "--rows", "rnn-s,rnn-t,f+h+v,rnn-fine-tuned,rnn-joint"]
-    words += ["--seeds", 1, "--steps", 4, "--set", "encoder.hidden=8", "--set", "encoder.embedding=8"]
-    ran = holdfast(*words, "--json")
-    assert ran.code == 0, ran.err
-    by_episode = {r["episode"]: r for r in ran.json["records"] if r["spec"]["method_args"].get("expand") != "HV"}
-    assert sorted(by_episode) == ["fiction>government", "government>fiction", "joint"]
-    forward = by_episode["fiction>government"]["stages"]
-    reverse = by_episode["government>fiction"]["stages"]
-    cells = {(c["row"], c["column"]): c for c in ran.json["table"]}
-    for row, stage in (("rnn-s", forward[0]), ("rnn-t", reverse[0]), ("rnn-fine-tuned", forward[1])):
-        for genre in ("fiction", "government"):
-            assert cells[row, genre]["mean"] == pytest.approx(100 * stage["test"][genre]["accuracy"])
-    assert cells["rnn-s", "government"]["published"] == 61.23
-    assert cells["f+h+v", "fiction"]["reason"] == ""
-    assert 0 <= cells["f+h+v", "fiction"]["mean"] <= 100
-    text = holdfast(*words).out
-    assert re.search(r"RNN, S +65\.01 / \d+\.\d\d +61\.23 / \d", text)
-    assert "accuracy (%)" in text
-
-
 def test_columns_with_missing_data_are_skipped(holdfast, tmp_path):
     pytest.importorskip("torch_geometric", reason="graphs need the extra graph")
     write_zip(tmp_path / "PROTEINS.zip", rings_and_stars(80))
