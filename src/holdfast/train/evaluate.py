@@ -235,15 +235,13 @@ def _votes(recall: Recall, z: Tensor, outputs: Tensor) -> Tensor:
 
 def _observe(method: Method, examples: Examples, rows: np.ndarray) -> tuple[Tensor, Tensor]:
     """Return features (n, d) before the head and outputs (n, c) of the deployed network, on its device."""
-    model, training = method.deployed, method.training
-    method.eval()
+    model = method.deployed
 
-    def both(x: Any) -> Tensor:
+    def both(x: Any, y: Tensor) -> Tensor:
         z = model.features(x)
         return torch.cat([z.float(), model.head(z).float()], dim=-1)
 
-    values = examples.map(both, rows, prediction_batch=model.prediction_batch, shared=True).to(examples.device)
-    method.train(training)
+    values = _map(method, examples, rows, both).to(examples.device)
     return values[:, : model.width], values[:, model.width :]
 
 
