@@ -67,7 +67,6 @@ def short(units):
 def test_the_first_units_are_a_constant_a_baseline_without_an_encoder_and_erm():
     units = next_units({}, SMALL)
     assert [unit.name for unit in units] == ["majority", "tfidf + logistic", "erm", "minilm + logistic"]
-    assert all(unit.why for unit in units)
 
 
 def test_other_methods_begin_when_plain_training_has_finished_in_the_order_of_the_slate():
