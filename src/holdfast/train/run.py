@@ -305,7 +305,7 @@ class Failed:
     """A run that ended with an error, in one sentence; other runs are not affected."""
 
     cause: str
-    kind: str = "error"  # one of FAILURES
+    kind: str = "error"  # or input, diverged, memory, killed, device
 
 
 @dataclass(frozen=True)
@@ -313,7 +313,6 @@ class Stopped:
     """A run that the deadline stopped; its checkpoint lets the same command continue."""
 
 
-FAILURES = ("error", "input", "diverged", "memory", "killed", "device")
 Outcome = RunRecord | Failed | Stopped
 NextJob = Callable[[], Job | None]  # the next job to begin; None if there is none now
 Outcomes = Generator[tuple[Job, Outcome], None, None]
