@@ -189,7 +189,7 @@ def _sequence(
         batch = Observed.cat(drawn)
         findings = checker.findings(batch, past=past)
         drifted = [finding.name for finding in findings if finding.drifted]
-        past = [*past, Past(checker.sequence.summary(batch), drifted)][-KEPT:]
+        past = [*past, {"summary": checker.sequence.summary(batch), "drifted": drifted}][-KEPT:]
         single = [f for f in findings if not f.name.endswith(SUFFIX)]
         split = 2 if len(single) < len(findings) else 1
         yield bool(drifted), any(finding.corrected / split < checker.level for finding in single)

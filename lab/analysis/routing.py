@@ -10,6 +10,7 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from PIL import Image
 from holdfast.analysis import random_generator, rounded
 from holdfast.record import RunRecord
 from holdfast.report.axes import Axis
-from holdfast.report.marks import Bars, Pixels, Points, Rule, Stroke
-from holdfast.report.plots import COLOURS, Plot, style
+from holdfast.report.marks import Bars, Points, Rule, Stroke, raster, shades
+from holdfast.report.marks import image as picture
+from holdfast.report.plots import COLOURS, Chart, Plot, drawing_area, style
 from holdfast.report.sections import (
     Cell,
     Figure,
@@ -203,18 +205,19 @@ def expert_colour(expert: int) -> str:
     return colours[expert % len(colours)]
 
 
-def draw_map(image: Mapping[str, Any], count: int, name: str) -> str:
+def draw_map(image: Mapping[str, Any], count: int, name: str) -> Chart:
     """Draw a grey image with one square per patch, in the colour of its expert or, with count 0, by its value."""
-    grid = image["experts"]
-    side = len(grid)
+    grid, background = image["experts"], to_grey(image["image"])
+    scale, low, high = [(i / 9, colour) for i, colour in INFERNO], 0.0, max(map(max, grid))
     if count:
         scale = [(edge / count, expert_colour(e)) for e in range(count) for edge in (e, e + 1)]
-        pixels = Pixels(grid, scale, -0.5, count - 0.5, start=0.5, fill=0.55)
-    else:
-        pixels = Pixels(grid, [(i / 9, colour) for i, colour in INFERNO], 0, start=0.5, fill=0.55)
-    x, y = Axis(limits=(0, side)), Axis(limits=(side, 0))
-    figure = Plot(pixels, x=x, y=y, background=to_grey(image["image"]))
-    return figure.html(name, height=140, legend=False, bare=True)
+        low, high = -0.5, count - 0.5
+    layers = [picture(raster(grid, shades(scale, low, high)), 0.55)]
+    if re.fullmatch(r"data:image/png;base64,[A-Za-z0-9+/=]*", background):  # records from elsewhere can hold anything
+        layers.insert(0, picture(background))
+    chart = Chart(f'<div class="chart map" id="{escape(name)}">{drawing_area("aspect-ratio:1", layers)}</div>')
+    chart.description = f"{len(grid)} by {len(grid[0])} cells"
+    return chart
 
 
 def to_grey(image: str) -> str:

@@ -6,8 +6,8 @@ Shapes: b rows, c classes, d width, m slots of all classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,8 @@ import numpy as np
 from holdfast.analysis import rounded
 from holdfast.analysis.projection import PCA, Algorithm, project
 from holdfast.record import RunRecord
-from holdfast.report.axes import Axis
-from holdfast.report.marks import DOTTED, SHADES, Bars, Pixels, Points, Rule
+from holdfast.report.axes import Axis, number
+from holdfast.report.marks import DOTTED, SHADES, Area, Bars, Mark, Points, Rule, pixels, shades
 from holdfast.report.plots import COLOURS, SYMBOLS, Plot, heatmap, plane, style
 from holdfast.report.sections import Figure, RunFigures, RunResult, Section, figure_section
 from holdfast.stats.formatting import format_number, metric_name, scaled
@@ -214,12 +214,35 @@ def draw_maps(run: RunResult) -> list[Figure]:
             label = f"{group['class']}, {group['kind']}"
             marks.append(Points(
                 group["x"], group["y"], label, name=label, colour=style(position)[0], symbol=symbol,
-                size=5 if is_row else 10, opacity=0.6 if is_row else 1.0,
+                size=5 if is_row else 10, faded=0.6 if is_row else None,
             ))  # fmt: skip
         figure = plane(*marks, variance=run.result[panel]["variance"])
         name = f"slot-map-{run.result['how']}-{run.id}-{panel}"
         figures.append((caption, figure.html(name, height=360, legend=False)))
     return figures
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMap(Mark):
+    """Attention of rows to rows and slots, one pixel per pair, with the colours of its scale."""
+
+    z: Sequence[Sequence[float]]
+    high: float
+    cells = True
+
+    def values(self, axis: str) -> list[Any]:
+        return list(range(len(self.z if axis == "y" else self.z[0])))
+
+    def texts(self) -> list[str]:
+        return [f"{len(self.z)} by {len(self.z[0])} cells"]
+
+    def draw(self, area: Area) -> Iterator[str]:
+        yield pixels(self.z, shades(SHADES, 0.0, self.high), area)
+
+    def scale(self) -> str:
+        style = f"background:linear-gradient(to right,{','.join(colour for _, colour in SHADES)})"
+        bar = f'<span class="shades" style="{style}"></span>'
+        return f'<div class="names"><span>attention: 0 {bar} {number(self.high)}</span></div>'
 
 
 def draw_attention(run: RunResult) -> list[Figure]:
@@ -232,7 +255,7 @@ def draw_attention(run: RunResult) -> list[Figure]:
     *ends, last = accumulate(rows)
     middles = [end - count / 2 - 0.5 for end, count in zip([*ends, last], rows, strict=True)]
     figure = Plot(
-        Pixels(cells, SHADES, 0, max(top, 1) / 1e4, title="attention"),
+        AttentionMap(cells, max(top, 1) / 1e4),
         x=Axis("batch, then slots, by class", grid=False),
         y=Axis(ticks=list(zip(middles, names, strict=True)), reverse=True, grid=False),
         rules=[Rule(last - 0.5, stroke=replace(DOTTED, width=2, dash="solid")), *(Rule(y=end - 0.5) for end in ends)],

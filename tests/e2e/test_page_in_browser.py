@@ -41,7 +41,7 @@ def pages(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     compared, streamed = many()
     cells = {("a", "b"): ("1.2", 1.2), ("b", "a"): ("1.2", 1.2)}
-    grids = [matrix("Inputs apart", "A-distance.", ["a", "b"], cells, corner="domain", top=2.0)]
+    grids = [matrix("Inputs apart", "A-distance.", ["a", "b"], cells, top=2.0)]
     texts = {"title": "An audit", "headline": "There is a shift.", "advice": ["Look."], "notes": []}
     named = {"title": "A report", "source": ["my file.csv"]}
     return {
@@ -109,7 +109,7 @@ def test_all_charts_are_drawn(opened):
         assert all(chart.query_selector("svg path, svg rect, svg circle") for chart in charts), name
         assert len(charts) == page.eval_on_selector_all("[role=img]", "all => all.length"), name
         counts[name] = len(charts)
-    assert counts == {"compared": 4, "streamed": 8, "audited": 1}
+    assert counts == {"compared": 3, "streamed": 7, "audited": 1}
     dots = opened["compared"].eval_on_selector_all("#scores title", "all => all.length")
     assert dots == 39  # 13 rows, two targets and their average
 
@@ -191,7 +191,7 @@ def test_filters_apply_to_tables_and_charts(page):
     every = len(column(page, 0))
     page.get_by_label("Filter").fill("M1")
     assert column(page, 0) == ["m1"]
-    assert seen(page, "scores") == seen(page, "cost-score") == ["m1"]
+    assert seen(page, "scores") == ["m1"]
     assert page.locator(".filter output").text_content() == f"1 of {every} rows"
     page.get_by_label("Filter").fill("")
     page.locator("select[name=method]").select_option("erm")
@@ -202,7 +202,7 @@ def test_filters_apply_to_tables_and_charts(page):
 
 def test_legend_entries_hide_a_method_in_all_charts(page):
     page.locator(".key", has_text="mil").first.click()
-    assert "mil" not in seen(page, "scores") + seen(page, "curves") + seen(page, "cost-score")
+    assert "mil" not in seen(page, "scores") + seen(page, "curves")
     assert "mil" in column(page, 0)
     page.locator(".key", has_text="mil").first.click()
     assert "mil" in seen(page, "scores")

@@ -175,5 +175,5 @@ def draw_distances(bars: Mapping[str, Mapping[str, Cell]], positions: Mapping[st
             name=label, owner=label, colour=style(index)[0], errors=Errors([bar.stderr or 0.0 for bar in entries]),
             pattern=PATTERNS[index // len(COLOURS) % len(PATTERNS)],
         ))  # fmt: skip
-    y = Axis("A-distance", limits=(0, 2.05), step=0.5)
+    y = Axis("A-distance", limits=(0, 2.05))
     return Plot(*marks, x=Axis(names=targets), y=y, gap=0.25).html("a-distance", height=360, legend=False)

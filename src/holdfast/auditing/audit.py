@@ -15,14 +15,7 @@ from holdfast.auditing.duplicates import choose, conflicts, find_duplicates
 from holdfast.auditing.erasure import Erasure, erasure_grid, erasure_sentence, measure_erasure
 from holdfast.auditing.examples import Examples
 from holdfast.auditing.facts import DomainFacts, Example, Leak
-from holdfast.auditing.headroom import (
-    Compared,
-    ShiftCost,
-    compared_sentence,
-    headroom_grid,
-    read_compared,
-    shift_costs,
-)
+from holdfast.auditing.headroom import Compared, ShiftCost, compared_sentence, headroom_grid, read_compared, shift_costs
 from holdfast.auditing.label_errors import (
     LabelErrors,
     error_advice,
@@ -145,19 +138,20 @@ def audit(
     sizes = [len(rows) for rows in sample.values()]
     compared = read_compared(None if runs is None else Path(runs), dataset) if dataset.targets is None else []
     grids = [
-        *headroom_grid(costs, compared, max(sizes)),
-        *erasure_grid(erasure),
-        *column_grid(column_findings),
+        *([headroom_grid(costs, compared, max(sizes))] if costs else []),
+        *([] if erasure is None else [erasure_grid(erasure)]),
+        column_grid(column_findings),
         facts.domain_grid(domains, task),
         facts.duplicate_grid(domains, _near_criterion(examples.kind, near)),
-        *facts.leak_grid(leaks),
-        *facts.example_grid(shown),
-        *shift.distance_grid(list(sample), distances),
-        *shift.label_grid(dataset.domains, shifts, task),
-        *shift.word_grid(words, min(sizes)),
-        *label_error_grid(errors, examples),
-        *telltale_grid(telltale),
+        facts.leak_grid(leaks),
+        facts.example_grid(shown),
+        shift.distance_grid(list(sample), distances),
+        shift.label_grid(dataset.domains, shifts, task),
+        shift.word_grid(words, min(sizes)),
+        label_error_grid(errors, examples),
+        telltale_grid(telltale),
     ]
+    grids = [grid for grid in grids if grid.lines]
     ranked = None if label_errors is None else write_label_errors(Path(label_errors), errors.rows, examples)
     table, target = None, None
     if clean is not None:
@@ -169,8 +163,8 @@ def audit(
         clean=None if table is None else str(table), more_domains=dataset.more_domains_hint,
         command=partial(commands.command, target, task, settings), columns=column_advice(column_findings),
     )  # fmt: skip
-    sentences = [headline(verdict, len(domains), labelled=bool(shifts)), *erasure_sentence(erasure)]
-    finding = " ".join([*sentences, *compared_sentence(costs, compared)])
+    sentences = [headline(verdict, len(domains), labelled=bool(shifts)), erasure and erasure_sentence(erasure)]
+    finding = " ".join(filter(None, [*sentences, compared_sentence(costs, compared)]))
     advice = [*advice[:-1], *word_advice(telltale), *error_advice(errors, ranked), *advice[-1:]]
     page = None if out is None else Path(out)
     if page is not None:

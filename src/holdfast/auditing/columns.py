@@ -3,8 +3,6 @@
 Each domain is compared with all others. Shapes: n rows, k domains, c classes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -209,7 +207,7 @@ def _squared_correlation(values: np.ndarray, y: np.ndarray) -> float:
     return float(np.corrcoef(x, y)[0, 1] ** 2)
 
 
-def column_grid(columns: Sequence[ColumnFacts]) -> list[Grid]:
+def column_grid(columns: Sequence[ColumnFacts]) -> Grid:
     """Shift, missing values and relation to the label per column, the most suspicious first."""
 
     def rank(column: ColumnFacts) -> tuple[bool, bool, float]:
@@ -242,7 +240,7 @@ def column_grid(columns: Sequence[ColumnFacts]) -> list[Grid]:
     if len(columns) > MAX_COLUMNS:
         about += f" {len(columns) - MAX_COLUMNS:,} more columns are in the JSON output."
     names = ("column", "kind", "shift", "in", "missing", "drift", "of", "label")
-    return [Grid("Columns", about, names, lines)] if columns else []
+    return Grid("Columns", about, names, lines)
 
 
 def column_advice(columns: Sequence[ColumnFacts]) -> list[str]:

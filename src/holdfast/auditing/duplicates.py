@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from holdfast.auditing.examples import Examples
+from holdfast.auditing.examples import Examples, input_hashes
 
 KEPT, EQUAL, NEAR, CONFLICT = range(4)
 REASONS = ("kept", "equal", "near", "conflict")
@@ -59,7 +59,7 @@ class Choice:
 
 def find_duplicates(examples: Examples, *, near: float) -> Duplicates:
     """Find equal inputs by hash, and pairs of similar inputs if `near` is below 1."""
-    group, _ = pd.factorize(examples.hashes())  # in order of appearance
+    group, _ = pd.factorize(input_hashes(examples.dataset))  # in order of appearance
     _, first = np.unique(group, return_index=True)
     pairs, similarity = np.empty((0, 2), dtype=np.int64), np.empty(0)
     if near < 1:

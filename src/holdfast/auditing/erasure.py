@@ -159,10 +159,8 @@ def _dense(features: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {name: x[:, columns].astype(np.float64) / (spread[columns] + 1e-6) for name, x in features.items()}
 
 
-def erasure_grid(erasure: Erasure | None) -> list[Grid]:
+def erasure_grid(erasure: Erasure) -> Grid:
     """Score of a linear probe with and without erased domain information."""
-    if erasure is None:
-        return []
     about = (
         f"{measured(erasure.metric, model='ridge')} on the most frequent words, or on the features, trained on the "
         "other domains: unchanged, and after an erasure fitted on them, after which no linear model can tell them "
@@ -172,13 +170,11 @@ def erasure_grid(erasure: Erasure | None) -> list[Grid]:
     for domain in erasure.domains:
         change: Cell = (f"{100 * (domain.erased - domain.plain):+.1f}", domain.erased - domain.plain)
         lines.append((domain.domain, [share_cell(domain.plain), share_cell(domain.erased), change]))
-    return [Grid("Erasing domain information", about, ("domain", "unchanged", "erased", "change"), lines)]
+    return Grid("Erasing domain information", about, ("domain", "unchanged", "erased", "change"), lines)
 
 
-def erasure_sentence(erasure: Erasure | None) -> list[str]:
-    """State in one sentence whether erasing domain information would help; empty if it was not measured."""
-    if erasure is None:
-        return []
+def erasure_sentence(erasure: Erasure) -> str:
+    """State in one sentence whether erasing domain information would help."""
     gain = erasure.gain
     score, unit, change = {
         "rmse": ("RMSE", UNITS["rmse"][0], (-gain.mean, -gain.high, -gain.low)),
@@ -190,8 +186,8 @@ def erasure_sentence(erasure: Erasure | None) -> list[str]:
         f"{mean} {unit} (95% interval {low} to {high})"
     )
     if erasure.helps:
-        return [f"{effect}: it brings unseen domains closer, so methods that make features invariant are worth trying."]
-    return [
+        return f"{effect}: it brings unseen domains closer, so methods that make features invariant are worth trying."
+    return (
         f"{effect}: it does not bring unseen domains closer, so methods that make features invariant "
         f"({', '.join(ALIGNMENT)}) are unlikely to help."
-    ]
+    )

@@ -34,10 +34,6 @@ class Examples:
         self.dataset, self.kind = dataset, dataset.raw.kind
         self.images: Thumbnails | None = thumbnails(dataset.raw) if self.kind == "image" else None
 
-    def hashes(self) -> np.ndarray:
-        """Return hashes (n,) that are equal for equal inputs, whatever their targets."""
-        return input_hashes(self.dataset)
-
     def near(self, rows: np.ndarray, *, near: float) -> tuple[np.ndarray, np.ndarray]:
         """Return pairs (p, 2) of positions in `rows` of similar texts or images, and their similarity (p,)."""
         if self.images is not None:
@@ -53,17 +49,13 @@ class Examples:
             return np.where(dataset.y < 0, -1, np.unique(dataset.targets, axis=0, return_inverse=True)[1].reshape(-1))
         if dataset.y.max(initial=-1) >= 0 or self.kind != "text":
             return dataset.y
-        targets = [_target(example) for rows in self._chunks() for example in self.dataset.raw.take(rows)]
+        targets = [_target(example) for rows in _chunks(len(dataset)) for example in self.dataset.raw.take(rows)]
         names = {name: code for code, name in enumerate(dict.fromkeys(t for t in targets if t is not None))}
         return np.asarray([-1 if t is None else names[t] for t in targets], dtype=np.int64)
 
     def texts(self, rows: np.ndarray) -> list[str]:
         """Return these texts, long ones truncated."""
         return _shortened(self.dataset.raw.take(rows))
-
-    def words(self, rows: np.ndarray) -> list[str]:
-        """Return all words of these texts in lower case."""
-        return [word for text in self.texts(rows) for word in WORDS.findall(text.lower())]
 
     def features(self, rows: np.ndarray) -> np.ndarray:
         """Return cheap features (n, d) for distances."""
@@ -106,9 +98,6 @@ class Examples:
         if self.kind != "text":
             return ""
         return shortened(" ".join(self.texts(np.asarray([row]))[0].replace(SEPARATOR, " / ").split()), most)
-
-    def _chunks(self) -> Iterator[np.ndarray]:
-        return _chunks(len(self.dataset))
 
 
 def _hashed(texts: Iterable[str], **options: Any) -> Any:

@@ -149,16 +149,13 @@ def leaks(dataset: Dataset, duplicates: Duplicates) -> list[Leak]:
     return counted
 
 
-def leak_grid(leaks: Sequence[Leak]) -> list[Grid]:
+def leak_grid(leaks: Sequence[Leak]) -> Grid:
     lines = [
-        (
-            f"{leak.split} in {leak.also_in}",
-            [number_cell(leak.examples), number_cell(leak.equal), number_cell(leak.near)],
-        )
+        (f"{leak.split} in {leak.also_in}", list(map(number_cell, (leak.examples, leak.equal, leak.near))))
         for leak in leaks
     ]
     about = "Rows of one split whose input occurs in another split."
-    return [Grid("Leaks between splits", about, ("split", "rows", "equal", "near"), lines)] if leaks else []
+    return Grid("Leaks between splits", about, ("split", "rows", "equal", "near"), lines)
 
 
 def overlaps(dataset: Dataset, duplicates: Duplicates) -> dict[str, dict[str, int]]:
@@ -193,15 +190,14 @@ def _example(examples: Examples, what: str, rows: np.ndarray) -> Example:
     return Example(what, tuple((rows + 1).tolist()), domains, labels, examples.show(int(rows[0])))
 
 
-def example_grid(examples: Sequence[Example]) -> list[Grid]:
+def example_grid(examples: Sequence[Example]) -> Grid:
     lines = []
     for example in examples:
         rows = listed(list(map(str, example.rows)), most=MAX_ROWS)
         domains, labels = (", ".join(names[:MAX_ROWS]) for names in (example.domains, example.labels))
         lines.append((rows, list(map(word_cell, (example.what, domains, labels, example.text)))))
     names = ("rows", "kind", "domains", "labels", "text")
-    grid = Grid("Examples of duplicates", "Rows are counted from 1.", names, lines, words=True)
-    return [grid] if examples else []
+    return Grid("Examples of duplicates", "Rows are counted from 1.", names, lines, words=True)
 
 
 def dropped(choice: Choice) -> list[dict[str, int | str]]:

@@ -15,7 +15,7 @@ from scipy.sparse import issparse
 from scipy.special import stdtrit
 
 from holdfast.auditing.examples import Examples
-from holdfast.auditing.probe import MAX_LABELS, ClassProbe, Probe, probe_for
+from holdfast.auditing.probe import MAX_LABELS, Probe, probe_for
 from holdfast.auditing.shift import MIN_ROWS
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
@@ -26,7 +26,7 @@ from holdfast.stats.decision import decide
 from holdfast.stats.gap import HELD_OUT
 from holdfast.stats.labels import CONSTANT
 from holdfast.stats.statistics import summarise
-from holdfast.stats.table import Row, tabulate
+from holdfast.stats.table import tabulate
 
 FOLDS = 5
 MANY_DOMAINS = 10  # with more domains, two folds suffice
@@ -84,11 +84,6 @@ def stratified_interval(values: Sequence[Sequence[float]]) -> Interval | None:
     mean, error = fmean(cell.mean for cell in cells), math.hypot(*errors) / len(cells)
     half = float(stdtrit(sum(cell.n - 1 for cell in cells), (1 + LEVEL) / 2)) * error
     return Interval(mean, mean - half, mean + half, error)
-
-
-def headroom(costs: Sequence[ShiftCost]) -> Interval | None:
-    """Return how much better a probe is inside a domain at equal training sizes, averaged over domains."""
-    return stratified_interval([cost.folds for cost in costs])
 
 
 def labelled_rows(examples: Examples, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -152,10 +147,8 @@ class Compared:
     scores: dict[str, float]
 
 
-def headroom_grid(costs: Sequence[ShiftCost], compared: Sequence[Compared], rows: int) -> list[Grid]:
+def headroom_grid(costs: Sequence[ShiftCost], compared: Sequence[Compared], rows: int) -> Grid:
     """Score of a linear probe inside and outside each domain."""
-    if not costs:
-        return []
     metric = costs[0].metric
     gap, constant, meaning = {
         "rmse": ("others minus inside", "constant", "constant predicts the mean of the domain"),
@@ -179,7 +172,7 @@ def headroom_grid(costs: Sequence[ShiftCost], compared: Sequence[Compared], rows
         lines.append((cost.domain, [inside, outside, room, everything, *others, majority, number_cell(cost.scored)]))
     beside = (f"compare: {each.label}" for each in compared)
     names = ("domain", "inside", "others", "headroom", "all others", *beside, constant, "scored")
-    return [Grid("Headroom", about, names, lines)]
+    return Grid("Headroom", about, names, lines)
 
 
 def measured(metric: str, model: str = "linear") -> str:
@@ -191,21 +184,21 @@ def measured(metric: str, model: str = "linear") -> str:
     return f"Accuracy in percent of a {model} classifier"
 
 
-def compared_sentence(costs: Sequence[ShiftCost], compared: Sequence[Compared]) -> list[str]:
+def compared_sentence(costs: Sequence[ShiftCost], compared: Sequence[Compared]) -> str:
     """Put the average of the linear probe next to those of the comparison; empty without both."""
     domains = [cost.domain for cost in costs if all(cost.domain in each.scores for each in compared)]
     if not compared or not domains:
-        return []
+        return ""
     probe = 100 * fmean(cost.everything for cost in costs if cost.domain in domains)
     scores = [
         f"{each.label} {100 * fmean(each.scores[domain] for domain in domains):.1f}"
         + (" (the choice)" if each.role == "choice" else "")
         for each in compared
     ]
-    return [
+    return (
         f"Held-out accuracy of the linear probe is {probe:.1f}; compare measured {', '.join(scores)} on the same data. "
         "The probe is trained and scored on a sample of rows without duplicates."
-    ]
+    )
 
 
 def read_compared(folder: Path | None, dataset: Dataset) -> list[Compared]:
@@ -217,7 +210,7 @@ def read_compared(folder: Path | None, dataset: Dataset) -> list[Compared]:
     except BadInput:  # damaged records are the concern of `report`
         return []
     records = [r for r in records if r.spec.get("fingerprint") == dataset.fingerprint and _has_metric(r)]
-    table = {row.label: row for row in tabulate(records, ClassProbe.metric).rows if row.average is not None}
+    table = {row.label: row for row in tabulate(records, Probe.metric).rows if row.average is not None}
     decision = decide(records, str(records[0].spec["metric"])) if records else None
     roles: dict[str, str] = {}
     if decision is not None and decision.label in table:
@@ -225,19 +218,15 @@ def read_compared(folder: Path | None, dataset: Dataset) -> list[Compared]:
     for row in table.values():
         if row.baseline:
             roles.setdefault(row.label, "baseline")
-    simple = [row for row in table.values() if row.simple and row.label not in CONSTANT]
-    if simple:
-        roles.setdefault(max(simple, key=_average).label, "simple")
+    simple = {label: row.average.mean for label, row in table.items() if row.simple and row.average is not None}
+    informed = [label for label in simple if label not in CONSTANT]
+    if informed:
+        roles.setdefault(max(informed, key=lambda label: simple[label]), "simple")
     return [
         Compared(label, role, {domain: cell.mean for domain, cell in table[label].cells.items()})
         for label, role in roles.items()
     ]
 
 
-def _average(row: Row) -> float:
-    assert row.average is not None
-    return row.average.mean
-
-
 def _has_metric(record: RunRecord) -> bool:
-    return bool(record.stages) and all(ClassProbe.metric in scores for scores in record.stages[-1]["test"].values())
+    return bool(record.stages) and all(Probe.metric in scores for scores in record.stages[-1]["test"].values())

@@ -10,8 +10,6 @@ labels that are drawn from calibrated probabilities, and only rows in excess of 
 Shapes: n rows, c classes, d width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -269,10 +267,8 @@ def error_advice(errors: LabelErrors, path: Path | None) -> list[str]:
     return [f"{counts} are suspicious ({chance}): check the first of the ranking; {where}."]
 
 
-def label_error_grid(errors: LabelErrors, examples: Examples) -> list[Grid]:
-    """Show the most suspicious labels; empty without any."""
-    if not errors.rows:
-        return []
+def label_error_grid(errors: LabelErrors, examples: Examples) -> Grid:
+    """Show the most suspicious labels."""
     shown, unsearched = errors.rows[:SHOWN], ""
     if errors.unsearched:
         unsearched = f"Not searched, because their predictions are poor: {', '.join(errors.unsearched)}. "
@@ -290,4 +286,4 @@ def label_error_grid(errors: LabelErrors, examples: Examples) -> list[Grid]:
         "suggestion."
     )
     names = ("row", "domain", "label", "suggested", "probabilities", "example")
-    return [Grid("Likely label errors", about, names, lines, words=True)]
+    return Grid("Likely label errors", about, names, lines, words=True)

@@ -3,9 +3,6 @@
 Shapes: n rows, d width, c classes or labels.
 """
 
-from __future__ import annotations
-
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -23,8 +20,11 @@ RIDGE = 1.0
 Training = Sequence[tuple[Any, np.ndarray]]  # features and targets per domain
 
 
-class Probe(ABC):
-    """A linear model for one kind of target; `y` holds the targets of all rows as it takes them."""
+class Probe:
+    """Linear model for classes or levels: accuracy of a linear support vector machine.
+
+    `y` holds the targets of all rows as the model takes them; other kinds of targets are subclasses.
+    """
 
     metric: ClassVar[str] = "accuracy"  # key in the JSON output
     lower: ClassVar[bool] = False  # whether lower is better
@@ -32,24 +32,24 @@ class Probe(ABC):
     def __init__(self, y: np.ndarray) -> None:
         self.y = y
 
-    @abstractmethod
     def predictions(self, training: Training, test: Any) -> np.ndarray:
         """Fit the model and return its predictions for the test rows."""
+        return _classified(training, test)
 
-    @abstractmethod
     def constant(self, y: np.ndarray) -> np.ndarray:
         """Return the best predictions for these targets that do not depend on the input."""
+        return np.full(len(y), np.bincount(y).argmax())
 
-    @abstractmethod
-    def score(self, predicted: np.ndarray, y: np.ndarray) -> float: ...
+    def score(self, predicted: np.ndarray, y: np.ndarray) -> float:
+        return float((predicted == y).mean())
 
-    @abstractmethod
     def matrix(self, y: np.ndarray) -> np.ndarray:
         """(n, c) targets of a ridge regression."""
+        return np.eye(int(self.y.max(initial=-1)) + 1)[y]
 
-    @abstractmethod
     def decide(self, outputs: np.ndarray) -> np.ndarray:
         """Return predictions for the outputs (n, c) of a ridge regression."""
+        return outputs.argmax(axis=1)
 
     def gain(self, better: float, worse: float) -> float:
         """Return how much better the first score is than the second."""
@@ -59,29 +59,6 @@ class Probe(ABC):
         """Return per fold how much better the first predictions (n,) are than the second."""
         held = [fold == number for number in range(int(fold.max()) + 1)]
         return tuple(self.gain(self.score(better[at], y[at]), self.score(worse[at], y[at])) for at in held)
-
-
-class ClassProbe(Probe):
-    """Classes or levels: accuracy of a linear support vector machine."""
-
-    def __init__(self, y: np.ndarray) -> None:
-        super().__init__(y)
-        self.classes = int(y.max(initial=-1)) + 1
-
-    def predictions(self, training: Training, test: Any) -> np.ndarray:
-        return _classified(training, test)
-
-    def constant(self, y: np.ndarray) -> np.ndarray:
-        return np.full(len(y), np.bincount(y).argmax())
-
-    def score(self, predicted: np.ndarray, y: np.ndarray) -> float:
-        return float((predicted == y).mean())
-
-    def matrix(self, y: np.ndarray) -> np.ndarray:
-        return np.eye(self.classes)[y]
-
-    def decide(self, outputs: np.ndarray) -> np.ndarray:
-        return outputs.argmax(axis=1)
 
 
 class NumberProbe(Probe):
@@ -145,7 +122,7 @@ class LabelProbe(Probe):
 def probe_for(dataset: Dataset) -> Probe:
     """Return the probe for the targets of a data set."""
     if dataset.targets is None:
-        return ClassProbe(dataset.y)
+        return Probe(dataset.y)
     return NumberProbe(dataset.targets) if dataset.targets.ndim == 1 else LabelProbe(dataset.targets)
 
 

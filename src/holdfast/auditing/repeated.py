@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -14,47 +13,24 @@ MAX_IMAGES = 20_000  # files whose content is read for the warning; `audit` read
 COUNTED = ("text", "image", "vector")  # small graphs are often equal
 
 
-@dataclass(frozen=True)
-class Repeated:
-    """Rows whose input occurs earlier in the data: in the same domain, or only in other domains."""
-
-    rows: int
-    within: int
-    between: int
-
-    @property
-    def total(self) -> int:
-        return self.within + self.between
-
-
-def count_repeated(dataset: Dataset) -> Repeated | None:
-    """Count repeated inputs; None for graphs and for many images."""
-    kind, rows = dataset.raw.kind, len(dataset)
-    if kind not in COUNTED or (kind == "image" and rows > MAX_IMAGES):
-        return None
-    table = pd.DataFrame({"input": input_hashes(dataset), "domain": dataset.domain})
-    anywhere, within = table.duplicated("input"), table.duplicated()
-    return Repeated(rows, int(within.sum()), int((anywhere & ~within).sum()))
-
-
 def repeated_note(dataset: Dataset, source: Sequence[str]) -> str:
     """Return a warning with the command that writes the data without repeated rows; empty if there are none.
 
-    `source` holds the arguments that name the data on the command line, without options that sample from it.
+    `source` holds the arguments that name the data on the command line, without options that sample from it. Graphs
+    and many images are not counted.
     """
-    repeated = count_repeated(dataset)
-    if repeated is None or not repeated.total:
+    kind, rows = dataset.raw.kind, len(dataset)
+    if kind not in COUNTED or (kind == "image" and rows > MAX_IMAGES):
         return ""
-    places = [
-        f"{count:,} {place}"
-        for count, place in ((repeated.within, "in the same domain"), (repeated.between, "in another domain"))
-        if count
-    ]
+    table = pd.DataFrame({"input": input_hashes(dataset), "domain": dataset.domain})
+    total, within = int(table.duplicated("input").sum()), int(table.duplicated().sum())
+    if not total:
+        return ""
+    counts = ((within, "in the same domain"), (total - within, "in another domain"))
+    places = [f"{count:,} {place}" for count, place in counts if count]
     own = Path(source[0]).suffix.lower() if source else ""
     suffix = own if own in (".jsonl", ".parquet") else ".csv"
     command = shlex.join(["holdfast", "audit", *source, "--clean", f"clean{suffix}"])
     fix = f"`{command if source else 'holdfast.audit(data, clean=FILE)'}` writes the data without repeated rows"
-    rows = "rows repeats an earlier one" if repeated.total == 1 else "rows repeat earlier ones"
-    return (
-        f"{repeated.total:,} of {repeated.rows:,} {rows} ({', '.join(places)}), so that scores may be too high: {fix}"
-    )
+    repeat = "rows repeats an earlier one" if total == 1 else "rows repeat earlier ones"
+    return f"{total:,} of {rows:,} {repeat} ({', '.join(places)}), so that scores may be too high: {fix}"

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 
 from holdfast.analysis.domain_distance import a_distance
-from holdfast.auditing.examples import Examples
+from holdfast.auditing.examples import WORDS, Examples
 from holdfast.auditing.probe import target_groups
 from holdfast.core.inputs import Sentence
 from holdfast.core.seeds import derive
@@ -61,20 +61,18 @@ def input_distances(examples: Examples, rows: Mapping[str, np.ndarray], *, seed:
     return distances
 
 
-def distance_grid(names: Sequence[str], distances: Sequence[Distance]) -> list[Grid]:
+def distance_grid(names: Sequence[str], distances: Sequence[Distance]) -> Grid:
     """A-distance of every two domains."""
-    if not distances:
-        return []
-    noise = max(distance.noise for distance in distances)
+    noise = max((distance.noise for distance in distances), default=0.0)
     matched = all(distance.matched for distance in distances)
-    rows = max(distance.examples for distance in distances)
+    rows = max((distance.examples for distance in distances), default=0)
     about = (
         "A-distance: 0 if a linear classifier cannot separate two domains, 2 if it always can; up to "
         f"{rows:,} rows per domain{', with equal label counts' if matched else ''}. Identical domains reach up to "
         f"{min(2.0, 3 * noise):.2f} by chance; * marks larger distances."
     )
     values = {(d.one, d.other): (d.mean, d.real) for d in distances}
-    return [matrix("Distance of inputs", about, names, _symmetric(values), corner="domain", top=2.0)]
+    return matrix("Distance of inputs", about, names, _symmetric(values), top=2.0)
 
 
 def _matched(one: np.ndarray, other: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray] | None:
@@ -93,7 +91,8 @@ def _matched(one: np.ndarray, other: np.ndarray, rng: np.random.Generator) -> tu
 def shared_words(examples: Examples, rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, float]]:
     """Return the share of a domain's word occurrences that another domain also uses, from equal numbers of texts."""
     count = min(map(len, rows.values()))
-    used = {name: examples.words(domain_rows[:count]) for name, domain_rows in rows.items()}
+    texts = {name: examples.texts(domain_rows[:count]) for name, domain_rows in rows.items()}
+    used = {name: WORDS.findall(" ".join(own).lower()) for name, own in texts.items()}
     vocabulary = {name: set(words) for name, words in used.items()}
 
     def share(words: list[str], other: str) -> float:
@@ -102,10 +101,10 @@ def shared_words(examples: Examples, rows: Mapping[str, np.ndarray]) -> dict[str
     return {name: {other: share(words, other) for other in rows if other != name} for name, words in used.items()}
 
 
-def word_grid(shares: dict[str, dict[str, float]], texts: int) -> list[Grid]:
+def word_grid(shares: dict[str, dict[str, float]], texts: int) -> Grid:
     about = f"Percentage of the words of a domain (row) that another domain (column) also uses; {texts:,} texts each."
     cells = {(one, other): share_cell(value) for one, others in shares.items() for other, value in others.items()}
-    return [matrix("Shared words", about, list(shares), cells, corner="domain", top=1.0)] if shares else []
+    return matrix("Shared words", about, list(shares), cells, top=1.0)
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,7 @@ def set_difference(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     return distance, min(1.0, len(ps) * min(ps, default=1.0))
 
 
-def label_grid(names: Sequence[str], shifts: Sequence[LabelShift], task: str) -> list[Grid]:
+def label_grid(names: Sequence[str], shifts: Sequence[LabelShift], task: str) -> Grid:
     """Distance of the labels of every two domains."""
     what, test = {
         "regress": ("Kolmogorov-Smirnov distance of the labels", "Kolmogorov-Smirnov"),
@@ -201,7 +200,7 @@ def label_grid(names: Sequence[str], shifts: Sequence[LabelShift], task: str) ->
         f"is significant ({test} test, p < 0.01 after Holm's correction)."
     )
     values = {(s.one, s.other): (s.variation, s.real) for s in shifts}
-    return [matrix("Label shift", about, names, _symmetric(values), corner="domain", top=1.0)] if shifts else []
+    return matrix("Label shift", about, names, _symmetric(values), top=1.0)
 
 
 def _symmetric(values: dict[tuple[str, str], tuple[float, bool]]) -> dict[tuple[str, str], Cell]:

@@ -5,8 +5,6 @@ difference of the two shares, 1 if the presence of the word alone decides. Colum
 Shapes: n texts, v words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -98,7 +96,7 @@ def word_advice(words: Sequence[TelltaleWord]) -> list[str]:
     return sentences
 
 
-def telltale_grid(words: Sequence[TelltaleWord]) -> list[Grid]:
+def telltale_grid(words: Sequence[TelltaleWord]) -> Grid:
     """Show suspicious words with their shares."""
     about = (
         "Words whose presence alone nearly decides the domain or the label: percentage of the texts of the domain or "
@@ -109,4 +107,4 @@ def telltale_grid(words: Sequence[TelltaleWord]) -> list[Grid]:
         for each in words
     ]
     names = ("word", "decides", "name", "inside", "others")
-    return [Grid("Telltale words", about, names, lines, words=True)] if words else []
+    return Grid("Telltale words", about, names, lines, words=True)

@@ -5,8 +5,6 @@ the two largest probabilities, and its `foreign` percentile. Rows are chosen one
 by the distance to the nearest chosen row in units of the median distance, at most 1 (n rows, d features).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

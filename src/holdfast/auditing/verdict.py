@@ -6,7 +6,7 @@ from statistics import fmean
 
 from holdfast.auditing.erasure import ALIGNMENT, Erasure
 from holdfast.auditing.facts import DomainFacts, Leak
-from holdfast.auditing.headroom import UNITS, ShiftCost, headroom
+from holdfast.auditing.headroom import UNITS, ShiftCost, stratified_interval
 from holdfast.auditing.shift import MIN_ROWS, Distance, LabelShift
 from holdfast.core.errors import BadInput
 from holdfast.spec import Spec
@@ -65,7 +65,7 @@ def conclude(distances: Sequence[Distance], shifts: Sequence[LabelShift], costs:
     inputs = _level([distance.mean for distance in distances if distance.real], INPUTS) if distances else None
     measured = any(shift.real or shift.rows >= MIN_ROWS for shift in shifts)
     labels = _level([shift.variation for shift in shifts if shift.real], LABELS) if measured else None
-    room = headroom(costs)
+    room = stratified_interval([cost.folds for cost in costs])
     if room is None:
         return Verdict(inputs, labels, None, None)
     inside, outside = (fmean(getattr(cost, name) for cost in costs) for name in ("inside", "outside"))
@@ -87,17 +87,15 @@ def headline(verdict: Verdict, domains: int, *, labelled: bool) -> str:
     if missing:
         needed = f"at least {MIN_ROWS} distinct rows in two domains"
         sentences.append(f"A shift in {missing} could not be measured, which needs {needed}.")
-    sentences += headroom_sentence(verdict)
-    return " ".join(sentences)
+    return " ".join(filter(None, [*sentences, headroom_sentence(verdict)]))
 
 
-def headroom_sentence(verdict: Verdict) -> list[str]:
+def headroom_sentence(verdict: Verdict) -> str:
     """State in one sentence whether there is a shift worth fighting; empty if it was not measured."""
-    if None in (verdict.cost, verdict.low, verdict.high, verdict.inside, verdict.outside):
-        return []
-    cost, low, high, inside, outside = (
-        100 * (value or 0.0) for value in (verdict.cost, verdict.low, verdict.high, verdict.inside, verdict.outside)
-    )
+    if verdict.cost is None or verdict.inside is None:
+        return ""
+    measured = (verdict.cost, verdict.low, verdict.high, verdict.inside, verdict.outside)
+    cost, low, high, inside, outside = (100 * (value or 0.0) for value in measured)
     if verdict.costly:
         conclusion = "there is a shift worth fighting"
     elif high >= 100 * UNCLEAR and low <= 0:
@@ -105,11 +103,11 @@ def headroom_sentence(verdict: Verdict) -> list[str]:
     else:
         conclusion = "there is no shift worth fighting: better features or more rows will help more than another method"
     unit, probe = UNITS[verdict.metric]
-    return [
+    return (
         f"Headroom is {cost:.1f} {unit} (95% interval {low:.1f} to {high:.1f}): {probe} "
         f"{inside:.1f} if it is trained inside a domain and {outside:.1f} if it is trained on the same number of rows "
         f"of other domains, so {conclusion}."
-    ]
+    )
 
 
 def advise(

@@ -145,32 +145,29 @@ class Change:
     count: int
 
 
-@dataclass(frozen=True)
-class Line:
-    """Accuracy on a new domain: validation accuracy + offset + slope * change of confidence.
+def fit_line(changes: Sequence[Change]) -> tuple[float, float]:
+    """Return slope and offset: accuracy on a new domain = validation accuracy + offset + slope * change of confidence.
+
+    They are the posterior mean of a linear regression with normal priors; the noise is estimated in turns.
+    """
+    x = np.asarray([min(0.0, change.confidence) for change in changes])
+    y = np.asarray([change.accuracy for change in changes])
+    design, prior = np.stack([x, np.ones_like(x)], axis=1), np.asarray([SLOPE, 0.0])
+    noise, solved = NOISE**2, prior
+    for _ in range(FIT_STEPS):
+        weight = np.diag([noise / SLOPE_SPREAD**2, noise / OFFSET_SPREAD**2])
+        solved = np.linalg.solve(design.T @ design + weight, design.T @ y + weight @ prior)
+        noise = (((y - design @ solved) ** 2).sum() + NOISE**2) / (len(x) + 1)
+    return float(solved[0]), float(solved[1])
+
+
+def on_line(line: tuple[float, float], validation: float, confidence: float) -> float:
+    """Return the accuracy for a change of the mean confidence.
 
     A rise of the confidence counts as no change, because a new domain seldom increases the accuracy.
     """
-
-    slope: float
-    offset: float
-
-    @staticmethod
-    def fit(changes: Sequence[Change]) -> Line:
-        """Return the posterior mean of a linear regression with normal priors; the noise is estimated in turns."""
-        x = np.asarray([min(0.0, change.confidence) for change in changes])
-        y = np.asarray([change.accuracy for change in changes])
-        design, prior = np.stack([x, np.ones_like(x)], axis=1), np.asarray([SLOPE, 0.0])
-        noise, solved = NOISE**2, prior
-        for _ in range(FIT_STEPS):
-            weight = np.diag([noise / SLOPE_SPREAD**2, noise / OFFSET_SPREAD**2])
-            solved = np.linalg.solve(design.T @ design + weight, design.T @ y + weight @ prior)
-            noise = (((y - design @ solved) ** 2).sum() + NOISE**2) / (len(x) + 1)
-        return Line(float(solved[0]), float(solved[1]))
-
-    def __call__(self, validation: float, confidence: float) -> float:
-        """Return the accuracy for a change of the mean confidence."""
-        return min(1.0, max(0.0, validation + self.offset + self.slope * min(0.0, confidence)))
+    slope, offset = line
+    return min(1.0, max(0.0, validation + offset + slope * min(0.0, confidence)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,9 +198,9 @@ class AccuracyEstimator:
         return float(self.known.correct.mean())
 
     @cached_property
-    def line(self) -> Line:
-        """Line through all left-out domains."""
-        return Line.fit(self.changes)
+    def line(self) -> tuple[float, float]:
+        """Slope and offset of the line through all left-out domains."""
+        return fit_line(self.changes)
 
     @cached_property
     def errors(self) -> np.ndarray:
@@ -212,8 +209,8 @@ class AccuracyEstimator:
             return np.zeros(0)
         estimated = []
         for i, own in enumerate(self.changes):
-            line = Line.fit([*self.changes[:i], *self.changes[i + 1 :]])
-            estimated.append(line(own.validation, own.confidence) - own.validation - own.accuracy)
+            line = fit_line([*self.changes[:i], *self.changes[i + 1 :]])
+            estimated.append(on_line(line, own.validation, own.confidence) - own.validation - own.accuracy)
         return np.asarray(estimated)
 
     @cached_property
@@ -238,11 +235,11 @@ class AccuracyEstimator:
         drifted = unseen > 0 and bool(self.changes)
         value = combined(own)
         if drifted:
-            value = self.line(self.validation, _confidence(batch) - _confidence(self.known.probabilities))
+            value = on_line(self.line, self.validation, _confidence(batch) - _confidence(self.known.probabilities))
         low, high = self._interval(value, len(batch), unseen, drifted)
         return Accuracy(
             value, low, high, **own, unseen=unseen, validation=self.validation, coverage=self.coverage,
-            domains=len(self.changes), slope=self.line.slope if drifted else None,
+            domains=len(self.changes), slope=self.line[0] if drifted else None,
         )  # fmt: skip
 
     def _interval(self, value: float, count: int, unseen: float, drifted: bool) -> tuple[float | None, float | None]:

@@ -1,7 +1,5 @@
 """Read the batches to check: the rows of a file by a column or by number, the files of a folder, and later labels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

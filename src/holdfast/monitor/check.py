@@ -3,8 +3,6 @@
 Shapes: n examples, c classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property

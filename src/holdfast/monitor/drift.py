@@ -4,8 +4,6 @@ The features are compared with the maximum mean discrepancy (Gretton et al., 201
 else with tests of single variables. Shapes: n and m examples, d axes, r permutations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -3,8 +3,6 @@
 A log is a folder with log.json and two files of JSON lines, the newer and the older half. `holdfast watch` reads it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator
@@ -115,22 +113,14 @@ def _entries(path: Path) -> list[dict[str, Any]]:
 
 def _observed(entries: list[dict[str, Any]], folder: Path, reference: Reference) -> Observed:
     wrong = BadInput(f"the log {folder} was not written by this model: pass the log of its server, or delete the log")
+    known = reference.coordinates
+    expected = {"outputs": reference.outputs.shape[1:]} | ({} if known is None else {"coordinates": known.shape[1:]})
     try:
-        arrays = {
-            name: np.asarray([entry[name] for entry in entries], dtype=np.float64) if name in entries[0] else None
-            for name in FIELDS
-        }
+        names = [name for name in FIELDS if name in entries[0]]
+        arrays = {name: np.asarray([entry[name] for entry in entries], dtype=np.float64) for name in names}
     except (KeyError, TypeError, ValueError):
         raise wrong from None
-    outputs, coordinates = arrays["outputs"], arrays["coordinates"]
-    if outputs is None or outputs.shape != (len(entries), reference.outputs.shape[1]):
+    shapes = {name: arrays[name].shape[1:] for name in ("outputs", "coordinates") if name in arrays}
+    if shapes != expected or not all(np.isfinite(values).all() for values in arrays.values()):
         raise wrong
-    known = reference.coordinates
-    if (coordinates is None) != (known is None) or (
-        coordinates is not None and known is not None and coordinates.shape[1:] != known.shape[1:]
-    ):
-        raise wrong
-    if any(values is not None and not np.isfinite(values).all() for values in arrays.values()):
-        raise wrong
-    answers = arrays.pop("answers")
-    return Observed(**{**arrays, "answers": outputs if answers is None else answers})  # pyright: ignore[reportArgumentType]
+    return Observed(**{"answers": arrays["outputs"], **arrays})

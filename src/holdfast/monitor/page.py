@@ -1,7 +1,5 @@
 """Tables and figures of `holdfast watch` for the terminal and the HTML report."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ The file watch.jsonl is in the model folder or in a folder of the user. Two proc
 reads, changes and replaces the file under a lock.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

@@ -1,7 +1,6 @@
-"""Watch a deployed model: check new batches for drift, estimate the accuracy, and keep a history."""
+"""Watch a deployed model: check new batches for drift, estimate the accuracy, raise alerts, and keep a history."""
 
-from __future__ import annotations
-
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,19 +15,23 @@ from holdfast.data.write import check_not_input
 from holdfast.folders.format import SavedModel, load_model
 from holdfast.folders.shared import WEIGHTS
 from holdfast.folders.versions import current_folder
-from holdfast.monitor.alerts import alert, parse_conditions
 from holdfast.monitor.batches import Batch, read_batches, read_labels, with_labels
 from holdfast.monitor.check import LEVEL, BatchCheck, Checker
+from holdfast.monitor.drift import Finding
 from holdfast.monitor.log import is_log, read_log
 from holdfast.monitor.observe import Observed, build_reference, check_watchable, observe
 from holdfast.monitor.page import batch_grid, example_grid, finding_grid, timeline
-from holdfast.monitor.sequence import past_batches
+from holdfast.monitor.sequence import SUFFIX, past_batches
 from holdfast.monitor.state import Entry, add_entries, entry_of, first_drifted, read_history
 from holdfast.report.page import write_watch
 from holdfast.report.terminal import Grid
-from holdfast.stats.formatting import shortened
+from holdfast.stats.formatting import listed, shortened
 from holdfast.train.workspace import choose_device
 
+CONDITION = re.compile(r"accuracy\s*<\s*(0?\.\d+|0|1|1\.0+)")
+COSTLY = 0.02  # accuracy
+MAX_CHANGES = 3  # named in one sentence
+SHARES = ("missing values of", "new categories of", "foreign rows", "new vocabulary")
 SHOWN_TEXT = 120  # characters of an input in the report
 NO_INTERVAL = (
     "the accuracy of a new domain is not estimated from left-out domains, because the model folder has none: choose "
@@ -110,7 +113,7 @@ def watch(
     if saved.predicts == "classes" and saved.left_out is None:
         notes.append(NO_INTERVAL)
     checker = model_checker(saved, level=level, seed=seed)
-    version = file_digest(current_folder(folder) / WEIGHTS)[:16]
+    version = model_version(folder)
     place = folder if state is None else Path(state)
     history = read_history(place, version)
     if is_log(data):
@@ -143,7 +146,7 @@ def watch(
         add_entries(place, entries)
     place_of_data = data.name if isinstance(data, Dataset) else str(data)
     alerts = [text for check in checks if (text := alert(check, model=str(model), data=place_of_data))]
-    failed = any(condition.holds(check) for condition in conditions for check in checks)
+    failed = any(meets(check, condition) for condition in conditions for check in checks)
     grids = [batch_grid(checks)]
     grids += [finding_grid(check) for check in checks if check.drifted][-3:]
     latest = next((check for check in reversed(checks) if check.drifted and check.examples), None)
@@ -196,6 +199,74 @@ def _shown(dataset: Dataset, row: int) -> str:
     return shortened(text, SHOWN_TEXT)
 
 
+def model_version(folder: Path) -> str:
+    """Return what distinguishes the weights of this version of a model from others."""
+    return file_digest(current_folder(folder) / WEIGHTS)[:16]
+
+
 def model_checker(saved: SavedModel, *, level: float = LEVEL, seed: int = 0, brief: bool = False) -> Checker:
     """Return the checker of a loaded model with its own reference."""
     return Checker(check_watchable(saved), saved.predicts, saved.classes, saved.left_out, level, seed, brief)
+
+
+def parse_conditions(texts: Sequence[str], *, predicts: str) -> list[float | None]:
+    """Return the threshold of each `accuracy<0.8`, and None for `drift`."""
+    conditions = []
+    for text in texts:
+        match = CONDITION.fullmatch(text.strip())
+        if text.strip() == "drift":
+            conditions.append(None)
+        elif match is None:
+            raise BadInput(f"--fail-on takes drift, or accuracy<NUMBER with a number from 0 to 1; got '{text}'")
+        elif predicts != "classes":
+            raise BadInput("--fail-on accuracy needs a model that predicts one class per example: use --fail-on drift")
+        else:
+            conditions.append(float(match[1]))
+    return conditions
+
+
+def meets(check: BatchCheck, threshold: float | None) -> bool:
+    """Whether a batch drifted or, with a threshold, its accuracy is lower: the true one, or else the estimate."""
+    if threshold is None:
+        return bool(check.drifted)
+    return check.best_accuracy is not None and check.best_accuracy < threshold
+
+
+def alert(check: BatchCheck, *, model: str, data: str) -> str:
+    """Return the alert of a batch; empty if nothing drifted."""
+    if not check.drifted:
+        return ""
+    changes = listed(list(map(_change, check.drifted)), most=MAX_CHANGES)
+    since = f", since {check.since}" if check.since and check.since != check.batch else ""
+    return f"{check.name}: drift in {changes}{since}; {_cost(check)}; {_advice(check, model, data)}"
+
+
+def _change(finding: Finding) -> str:
+    p = f"p {finding.corrected:.1g}"
+    if finding.value is None or finding.expected is None:
+        return f"{finding.name} ({p})"
+    if finding.name.startswith(SHARES):
+        return f"{finding.name} ({finding.value:.1%} instead of {finding.expected:.1%}, {p})"
+    return f"{finding.name} (mean {finding.value:.3g} instead of {finding.expected:.3g}, {p})"
+
+
+def _cost(check: BatchCheck) -> str:
+    own = check.accuracy
+    if own is None:
+        return "its cost is not known without labels"
+    if check.true is not None:
+        return f"accuracy is {check.true:.3f} on {check.labelled} labelled examples, {own.validation:.3f} before"
+    return f"accuracy is probably {own.text}, {own.validation:.3f} before"
+
+
+def _advice(check: BatchCheck, model: str, data: str) -> str:
+    names = [finding.name.removesuffix(f" {SUFFIX}") for finding in check.drifted]
+    pipeline = [name for name in names if name.startswith("missing values of")]
+    if pipeline:
+        return f"check where the {pipeline[0]} come from"
+    if set(names) <= {"predictions", "confidence"} and check.shift is not None and not check.shift.refused:
+        return f"correct the class mix with `holdfast fit --unlabelled {data}`, or label some rows to confirm it"
+    own, value = check.accuracy, check.best_accuracy
+    if own is not None and value is not None and value > own.validation - COSTLY:
+        return "no loss is expected: watch the next batches and label some rows to confirm it"
+    return f"label rows (`holdfast label {model} {data}`), then run `holdfast adapt` with them or train again"

@@ -2,7 +2,7 @@
 
 import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -22,9 +22,6 @@ class Axis:
     limits: Sequence[float] | None = None
     names: Sequence[str] | None = None  # the first categories; values that are text are categories without them, too
     ticks: Sequence[tuple[Any, str]] | None = None
-    step: float = 0.0  # of other ticks
-    start: float = 0.0
-    log: bool = False
     zero: bool = False  # whether zero is part of the range
     reverse: bool = False  # from the highest to the lowest value
     grid: bool = True
@@ -37,7 +34,7 @@ class Axis:
         """Set categories and range by the values; `cells` are half a unit around each, `zero` is part of the range."""
         self.vertical = vertical
         is_text = any(isinstance(value, str) for value in values)
-        if self.names is not None or (is_text and not self.log):
+        if self.names is not None or is_text:
             self.categories = list(dict.fromkeys([*(self.names or ()), *map(str, values)]))
         numbers = [v for v in values if v is not None and not isinstance(v, str)]
         low, high = self._range(numbers, cells=cells, zero=zero or self.zero)
@@ -49,21 +46,21 @@ class Axis:
             return float(self.limits[0]), float(self.limits[1])
         if self.categories:
             return -0.5, len(self.categories) - 0.5
-        known = [self.unit(v) for v in numbers if math.isfinite(v) and (v > 0 or not self.log)]
+        known = [float(v) for v in numbers if math.isfinite(v)]
         if not known:
             return 0.0, 1.0
         low, high = min(known), max(known)
         if cells:
             return low - 0.5, high + 0.5
-        bottom, top = (min(low, 0.0), max(high, 0.0)) if zero and not self.log else (low, high)
+        bottom, top = (min(low, 0.0), max(high, 0.0)) if zero else (low, high)
         padding = PADDING * (top - bottom) or abs(top) * PADDING or 0.5
         return bottom - (padding if bottom == low != 0 else 0), top + (padding if top == high != 0 else 0)
 
     def unit(self, value: Any) -> float:
-        """Return a value in the units of the range: the index of a category, the logarithm on a logarithmic axis."""
+        """Return a value in the units of the range: the index of a category."""
         if self.categories and isinstance(value, str):
             return float(self.categories.index(value)) if value in self.categories else math.nan
-        return math.log10(value) if self.log else float(value)
+        return float(value)
 
     def at(self, value: Any, offset: float = 0.0) -> float:
         """Return the position of a value, moved by an offset in units of the range."""
@@ -79,27 +76,15 @@ class Axis:
             step = 1 if self.vertical else math.ceil(len(self.categories) / MOST_CATEGORIES)
             return [(self.at(name), label(name)) for name in self.categories[::step]]
         low, high = sorted((self.first, self.last))
-        values = _logarithmic(low, high) if self.log else _linear(low, high, self.step, self.start)
-        return [(self.at(value), number(value)) for value in values]
+        return [(self.at(value), number(value)) for value in _round_values(low, high)]
 
 
-def _linear(low: float, high: float, step: float, start: float) -> Iterable[float]:
-    """Return multiples of a round step, by default at most seven."""
-    if not step:
-        rough = (high - low) / 6 or 1.0
-        power = 10.0 ** math.floor(math.log10(rough))
-        step = power * next(s for s in STEPS if power * s >= rough * (1 - 1e-9))
-    first = math.ceil((low - start) / step - 1e-9)
-    count = math.floor((high - start) / step + 1e-9) - first
-    return [start + step * (first + i) for i in range(min(count, 50) + 1)]
-
-
-def _logarithmic(low: float, high: float) -> list[float]:
-    """Return 1, 2 and 5 times the powers of ten in the range, or the powers alone if these are many."""
-    powers = range(math.floor(low), math.ceil(high) + 1)
-    values = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
-    values = [value for value in values if low - 1e-9 <= math.log10(value) <= high + 1e-9]
-    return values if len(values) <= 8 else [value for value in values if math.log10(value).is_integer()]
+def _round_values(low: float, high: float) -> list[float]:
+    """Return the multiples of a round step in a range, at most seven."""
+    rough = (high - low) / 6 or 1.0
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = power * next(s for s in STEPS if power * s >= rough * (1 - 1e-9))
+    return [step * i for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
 def number(value: float) -> str:

@@ -1,32 +1,38 @@
-"""Charts of scores, validation curves and costs."""
+"""Charts of scores, validation curves, and differences to a baseline (forest plot)."""
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
 
 from markupsafe import Markup
 
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.axes import Axis
-from holdfast.report.marks import DOTTED, Points, Rule, Stroke
-from holdfast.report.plots import Chart, Plot, cell_point, error_range, series
-from holdfast.stats.formatting import format_cell, is_percent, metric_name, scaled
+from holdfast.report.marks import Errors, Points, Rule, Stroke
+from holdfast.report.plots import COLOURS, Chart, Plot, cell_point, score_range, series
+from holdfast.report.sections import Cell
+from holdfast.stats.decision import Difference
+from holdfast.stats.formatting import (
+    format_cell,
+    format_difference,
+    is_percent,
+    metric_name,
+    scaled,
+    shortened,
+    spelled,
+)
 from holdfast.stats.labels import Groups
 from holdfast.stats.statistics import mean
-from holdfast.stats.table import Row, columns, has_many
+from holdfast.stats.table import Row, shown_columns
 
-MOST_POINTS = 150  # of a line
 AVERAGE = Markup("<b>average</b>")  # the last category, next to the names of targets
+LONGEST = 28  # characters of a label next to the plot, which leave room for it on a phone
+GREY = "#767676"  # differences whose interval includes zero
 FAINT = Stroke("rgba(128,128,128,0.7)", 1, "dot")
-Point = tuple[str, float, float]  # label, seconds, average score
 
 
 def scores_chart(rows: Sequence[Row], metric: str) -> Chart:
-    """Draw one point with standard error per method and target; the average comes last. Many targets are a strip."""
-    targets = columns(rows)
-    if has_many(targets):
-        return domain_strip(rows, metric)
+    """Draw one point with standard error per method and target of the table; the average comes last."""
+    targets = shown_columns(rows)
     marks, unit = [], " %" if is_percent(metric) else ""
     for index, row in enumerate(rows):
         cells = {target: row.cells[target] for target in targets if target in row.cells}
@@ -38,45 +44,9 @@ def scores_chart(rows: Sequence[Row], metric: str) -> Chart:
             points.append(cell_point(target, cell, metric, tip))
         marks.append(series(row.label, index, points, size=8, grouped=True))
     x = Axis(names=[*targets, AVERAGE], limits=(-0.5, len(targets) + 0.5))
-    y, average = Axis(metric_name(metric), limits=_score_range(rows, metric)), Rule(len(targets) - 0.5, stroke=FAINT)
+    shown = [cell for row in rows for cell in (*map(row.cells.get, targets), row.average) if cell is not None]
+    y, average = Axis(metric_name(metric), limits=score_range(shown, metric)), Rule(len(targets) - 0.5, stroke=FAINT)
     return Plot(*marks, x=x, y=y, rules=[average], gap=0.35).html("scores", height=400, legend=False)
-
-
-def domain_strip(rows: Sequence[Row], metric: str) -> Chart:
-    """Draw the scores of all targets per method, sorted, over their share of the targets.
-
-    Of more than `MOST_POINTS` targets, a line has evenly spaced ones.
-    """
-    marks, unit = [], " %" if is_percent(metric) else ""
-    for index, row in enumerate(rows):
-        cells = sorted(row.cells.items(), key=lambda item: item[1].mean)
-        cells = [(place, *item) for place, item in enumerate(cells) if math.isfinite(item[1].mean)]
-        step = max(1, -(-len(cells) // MOST_POINTS))
-        chosen = [cell for i, cell in enumerate(cells) if i % step == 0 or i == len(cells) - 1]
-        points = [
-            (
-                100 * (place + 0.5) / len(row.cells),
-                scaled(c.mean, metric),
-                0.0,
-                f", {t}: {format_cell(c, metric)}{unit}",
-            )
-            for place, t, c in chosen
-        ]
-        marks.append(series(row.label, index, points, size=5, lines=True))
-    share, worst = Axis("target domains, sorted by score (%)", limits=(0, 100)), 90 if metric in LOWER_IS_BETTER else 10
-    figure = Plot(*marks, x=share, y=Axis(metric_name(metric)), rules=[Rule(worst, stroke=FAINT)])
-    return figure.html("scores", height=400, legend=False)
-
-
-def _score_range(rows: Sequence[Row], metric: str) -> list[float] | None:
-    """Return the axis range from the lowest to the highest error bar."""
-    cells = [c for r in rows for c in (*r.cells.values(), r.average) if c is not None and math.isfinite(c.mean)]
-    if not cells:
-        return None
-    low, high = error_range(cells, metric)
-    padding = 0.08 * (high - low) or 0.05 * abs(high) or 0.5
-    limit = 101.0 if is_percent(metric) else math.inf  # a point at 100 is not cut off
-    return [low - padding, min(high + padding, max(high, limit))]
 
 
 def validation_chart(groups: Groups) -> Chart:
@@ -98,6 +68,14 @@ def validation_chart(groups: Groups) -> Chart:
     return figure.html("curves", height=360, legend=False)
 
 
+def validated(groups: Groups) -> list[str]:
+    """Return the labels of the runs that have validation scores."""
+    return [
+        label for label, group in groups.items()
+        if any(entry.get("valid") for r in group for stage in r.stages for entry in stage.get("history", []))
+    ]  # fmt: skip
+
+
 def _validation_curve(record: RunRecord) -> dict[int, float]:
     """Map step to the mean over validation domains; the steps of later stages continue those of earlier ones."""
     curve: dict[int, float] = {}
@@ -111,41 +89,63 @@ def _validation_curve(record: RunRecord) -> dict[int, float]:
     return curve
 
 
-def cost_points(table: Sequence[Row], costs: Sequence[Mapping[str, Any]]) -> list[Point]:
-    """Return every row that has both a cost and an average score, in the order of the table."""
-    seconds = {str(entry["method"]): entry["seconds"] for entry in costs}
-    return [
-        (row.label, float(seconds[row.label]), row.average.mean)
-        for row in table
-        if seconds.get(row.label) and row.average is not None and math.isfinite(row.average.mean)
-    ]
-
-
-def pareto_front(points: Sequence[Point], metric: str) -> list[Point]:
-    """Return the points that no other point beats in both cost and score, the fastest first."""
-    sign = -1 if metric in LOWER_IS_BETTER else 1
-    front: list[Point] = []
-    for point in sorted(points, key=lambda p: (p[1], -sign * p[2])):
-        if not front or sign * point[2] > sign * front[-1][2]:
-            front.append(point)
-    return front
-
-
-def cost_chart(
-    table: Sequence[Row], costs: Sequence[Mapping[str, Any]], metric: str, *, shown: Collection[str]
-) -> Chart | None:
-    """Draw average score over seconds with the Pareto front as a dotted line; None for fewer than two points."""
-    points = [point for point in cost_points(table, costs) if point[0] in shown]
-    if len(points) < 2:
+def forest_chart(entries: Sequence[Difference], metric: str) -> Chart | None:
+    """Draw one line per row, the best at the top; None without differences."""
+    if not entries:
         return None
-    front = pareto_front(points, metric)
-    times, scores = [time for _, time, _ in front], [scaled(score, metric) for *_, score in front]
-    marks = [Points(times, scores, size=0, line=DOTTED)]
-    seconds = {label: time for label, time, _ in points}
-    for index, row in enumerate(table):
-        if row.label in seconds and row.average is not None:
-            x = seconds[row.label]
-            point = cell_point(x, row.average, metric, f": {format_cell(row.average, metric)}, {x:.3g} s")
-            marks.append(series(row.label, index, [point], size=9))
-    figure = Plot(*marks, x=Axis("seconds per run", log=True), y=Axis(f"average {metric_name(metric)}"))
-    return figure.html("cost-score", height=380, legend=False)
+    marks = []
+    for entry in entries:
+        mean, colour = entry.pairs.difference, difference_colour(entry, metric)
+        half = 0.0 if entry.interval is None else scaled(entry.interval[1] - mean, metric)
+        marks.append(Points(
+            [scaled(mean, metric)], [entry.label], f"{entry.label}: {difference_text(entry, metric)}",
+            name=entry.label, owner=entry.label, colour=colour, errors=Errors([half], None, True, 5, 2), size=11,
+            symbol="diamond" if entry.significant else "diamond-open",
+        ))  # fmt: skip
+    names = [entry.label for entry in entries]
+    x = Axis(f"{'points' if is_percent(metric) else 'difference'}, compared with {_rivals(entries)}")
+    ticks = [(name, shortened(name, LONGEST)) for name in names]
+    y = Axis(names=names[::-1], limits=(-0.5, len(names) - 0.5), ticks=ticks)
+    figure = Plot(*marks, x=x, y=y, rules=[Rule(0)])
+    return figure.html("forest", height=90 + 30 * len(entries), legend=False)
+
+
+def forest_lines(entries: Sequence[Difference], metric: str) -> list[tuple[str, list[Cell]]]:
+    """Return the numbers of the plot as lines of a table: baseline, difference, interval, pairs, significant."""
+    lines: list[tuple[str, list[Cell]]] = []
+    for entry in entries:
+        state = "not engaged" if entry.idle else "yes" if entry.significant else "no"
+        cells: list[Cell] = [
+            (entry.rival, None), (format_difference(entry.pairs.difference, metric), entry.pairs.difference),
+            (interval_text(entry, metric), None), (str(entry.pairs.n), entry.pairs.n), (state, None),
+        ]  # fmt: skip
+        lines.append((entry.label, cells))
+    return lines
+
+
+def forest_summary(entries: Sequence[Difference], metric: str) -> str:
+    """Return the text alternative of the plot."""
+    texts = [f"{entry.label} {difference_text(entry, metric)}" for entry in entries]
+    return f"Differences of {spelled(metric)} to {_rivals(entries)} with 95% intervals: {'; '.join(texts)}"
+
+
+def difference_text(entry: Difference, metric: str) -> str:
+    """Format a difference and its interval: `+1.2 (0.3 to 2.1)`."""
+    interval = interval_text(entry, metric)
+    return format_difference(entry.pairs.difference, metric) + (f" ({interval})" if interval else "")
+
+
+def interval_text(entry: Difference, metric: str) -> str:
+    """Format an interval; empty for a single pair."""
+    return " to ".join(format_difference(end, metric) for end in entry.interval or ())
+
+
+def difference_colour(entry: Difference, metric: str) -> str:
+    """Return the colour of a difference: grey if its interval includes zero, else by its direction."""
+    better = -1 if metric in LOWER_IS_BETTER else 1
+    return GREY if not entry.clear else COLOURS[0] if better * entry.pairs.difference > 0 else COLOURS[1]
+
+
+def _rivals(entries: Sequence[Difference]) -> str:
+    names = list(dict.fromkeys(entry.rival for entry in entries))
+    return names[0] if len(names) == 1 else "the baseline of each row"

@@ -1,4 +1,4 @@
-"""Explain the choice of a comparison in two plain sentences, and name what was not tried."""
+"""Recommend a row of a comparison in one paragraph: what to expect, on which basis, what was not tried, and why."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +14,17 @@ from holdfast.stats.summary import Summary
 from holdfast.stats.table import Row
 
 KINDS = {"simple": "a simple baseline", "combined": "a combination of trained models", "baseline": "plain training"}
+
+
+def recommendation(summary: Summary) -> str:
+    """Return the choice with its reason in one paragraph, or why there is none."""
+    if summary.mixed:
+        return "The records come from several data sets or plans, so no method is recommended."
+    if summary.decision is not None:
+        return f"{explain(summary)} It is recommended because {summary.decision.why}."
+    if any(row.average is not None for row in summary.competing.rows):
+        return "No method is recommended, because the predictions of all finished runs collapsed to few classes."
+    return "No method has finished every target domain yet; the table shows the completed runs."
 
 
 def explain(summary: Summary) -> str:

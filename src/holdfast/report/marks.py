@@ -4,13 +4,21 @@ Horizontal positions are percentages, vertical ones pixels. Lines lie in a layer
 figure; markers and texts are not stretched.
 """
 
-from collections.abc import Iterator, Sequence
+import base64
+import io
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from holdfast.report.axes import Axis, label, number
-from holdfast.report.grids import Scale, contour_lines, is_known, raster, shades
+import numpy as np
+from PIL import Image, ImageColor
+
+from holdfast.report.axes import Axis
+
+Colour = tuple[int, int, int]
+Scale = Sequence[tuple[float, str]]  # (share of the range, colour), in order
 
 WIDE = 1000  # units of the width in the stretched layer
 MOST_CELLS = 900  # cells of a heat map that are drawn one by one
@@ -99,7 +107,6 @@ class Mark:
     owner = ""  # the method that the legend of the report hides with its marks
     name = ""  # in the legend of the figure
     colour = "currentColor"
-    opacity: float | None = None
     grouped = False  # whether it takes turns with others at each x
     cells = False  # whether values are the middles of cells
     pattern = ""  # of bars
@@ -159,7 +166,6 @@ class Points(Series):
     symbol: str = "circle"
     size: float | Sequence[float] = 6
     line: Stroke | None = None
-    opacity: float | None = None
     faded: float | None = None  # opacity of each marker
     grouped: bool = False
 
@@ -218,7 +224,7 @@ class Cells(Mark):
     tips: Sequence[Sequence[str]]
     low: float | None = 0.0  # None: the lowest value
     high: float | None = 1.0
-    slanted: Sequence[tuple[int, int]] = ()  # cells with numbers in italics
+    early: Sequence[tuple[int, int]] = ()  # (row, column) of cells in a dotted frame with numbers in italics
 
     cells = True
 
@@ -230,9 +236,9 @@ class Cells(Mark):
         return [tip for value, tip in pairs if is_known(value)]
 
     def draw(self, area: Area) -> Iterator[str]:
-        colours = shades(SHADES, *_limits(self.z, self.low, self.high))
+        colours = shades(SHADES, *limits(self.z, self.low, self.high))
         if sum(map(len, self.z)) > MOST_CELLS:
-            yield _pixels(self.z, colours, area, 1.0)
+            yield pixels(self.z, colours, area)
             return
         for i, line in enumerate(self.z):
             for j, value in enumerate(line):
@@ -240,45 +246,13 @@ class Cells(Mark):
                     continue
                 left, right = (area.x.at(self.x[j], d) for d in (-0.5, 0.5))
                 top, bottom = sorted(area.y.at(self.y[i], d) * area.height for d in (-0.5, 0.5))
-                slant = ' font-style="italic"' if (i, j) in self.slanted else ""
+                kind = "early cell" if (i, j) in self.early else "cell"
                 yield (
-                    f'<rect class="cell" x="{n(100 * left)}%" width="{n(100 * (right - left))}%" y="{n(top)}" '
+                    f'<rect class="{kind}" x="{n(100 * left)}%" width="{n(100 * (right - left))}%" y="{n(top)}" '
                     f'height="{n(bottom - top)}" fill="rgb{colours(value)}">{_title(self.tips[i][j])}</rect>'
-                    f'<text class="cell" x="{n(50 * (left + right))}%" y="{n((top + bottom) / 2 + 4)}"{slant}>'
+                    f'<text class="{kind}" x="{n(50 * (left + right))}%" y="{n((top + bottom) / 2 + 4)}">'
                     f"{escape(self.text[i][j])}</text>"
                 )
-
-
-@dataclass(frozen=True, eq=False)
-class Pixels(Mark):
-    """Values on a grid as an image with one pixel per value; `title` shows the colours of its scale."""
-
-    z: Sequence[Sequence[float | None]]
-    colours: Scale
-    low: float | None = None
-    high: float | None = None
-    start: float = 0.0  # of the values on both axes
-    fill: float = 1.0  # opacity
-    title: str = ""
-
-    cells = True
-
-    def values(self, axis: str) -> list[Any]:
-        return [self.start + i for i in range(len(self.z if axis == "y" else self.z[0]))]
-
-    def texts(self) -> list[str]:
-        return [f"{len(self.z)} by {len(self.z[0])} cells"]
-
-    def draw(self, area: Area) -> Iterator[str]:
-        yield _pixels(self.z, shades(self.colours, *_limits(self.z, self.low, self.high)), area, self.fill)
-
-    def scale(self) -> str:
-        if not self.title:
-            return ""
-        low, high = map(number, _limits(self.z, self.low, self.high))
-        colours = ",".join(colour for _, colour in self.colours)
-        bar = f'<span class="shades" style="background:linear-gradient(to right,{colours})"></span>'
-        return f'<div class="names"><span>{label(self.title)}: {low} {bar} {high}</span></div>'
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,21 +289,7 @@ class Rule:
         return area.line(f"M0 {at}L{WIDE} {at}" if self.x is None else f"M{at} {area.height}L{at} 0", self.stroke)
 
 
-@dataclass(frozen=True)
-class Frame:
-    """Frame around a cell of a heat map."""
-
-    row: int
-    column: int
-    stroke: Stroke
-
-    def draw(self, area: Area) -> str:
-        left, right = (n(WIDE * area.x.at(self.column + d)) for d in (-0.47, 0.47))
-        top, bottom = (n(area.px(self.row + d)) for d in (-0.42, 0.42))
-        return area.line(f"M{left} {top}H{right}V{bottom}H{left}Z", self.stroke)
-
-
-def image(source: str, opacity: float) -> str:
+def image(source: str, opacity: float = 1.0) -> str:
     """Return an image that fills the plot area."""
     return (
         f'<image class="pixels" width="100%" height="100%" preserveAspectRatio="none" opacity="{opacity}" '
@@ -346,11 +306,59 @@ def _title(text: str) -> str:
     return f"<title>{escape(text)}</title>"
 
 
-def _pixels(z: Sequence[Sequence[float | None]], colours: Any, area: Area, opacity: float) -> str:
-    return image(raster(z[::-1] if area.y.first < area.y.last else z, colours), opacity)  # row 0 may be at the bottom
+def pixels(z: Sequence[Sequence[float | None]], colours: Callable[[float], Colour], area: Area) -> str:
+    """Return a grid as an image that fills the plot area; its first row may be at the bottom."""
+    return image(raster(z[::-1] if area.y.first < area.y.last else z, colours))
 
 
-def _limits(z: Sequence[Sequence[float | None]], low: float | None, high: float | None) -> tuple[float, float]:
+def limits(z: Sequence[Sequence[float | None]], low: float | None, high: float | None) -> tuple[float, float]:
+    """Return the range of the colours: by default that of the known values."""
     known = [v for line in z for v in line if v is not None and is_known(v)]
     low = min(known, default=0.0) if low is None else low
     return low, max(known, default=1.0) if high is None else high
+
+
+def is_known(value: Any) -> bool:
+    return value is not None and (isinstance(value, str) or math.isfinite(value))
+
+
+def shades(scale: Scale, low: float, high: float) -> Callable[[float], Colour]:
+    """Return a function from a value to its colour."""
+    edges, colours = zip(*scale, strict=True)
+    channels = list(zip(*map(ImageColor.getrgb, colours), strict=True))
+
+    def colour(value: float) -> Colour:
+        share = min(1.0, max(0.0, (value - low) / ((high - low) or 1.0)))
+        red, green, blue = (round(float(np.interp(share, edges, channel))) for channel in channels)
+        return red, green, blue
+
+    return colour
+
+
+def raster(z: Sequence[Sequence[float | None]], colours: Callable[[float], Colour]) -> str:
+    """Return a heat map as the data URL of an image with one pixel per cell."""
+    image = Image.new("RGBA", (len(z[0]), len(z)))
+    image.putdata([(*colours(v), 255) if v is not None and is_known(v) else (0, 0, 0, 0) for line in z for v in line])
+    file = io.BytesIO()
+    image.save(file, format="PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def contour_lines(
+    z: Sequence[Sequence[float]], level: float
+) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
+    """Yield segments (column, row) to (column, row) along which the interpolated grid has this level.
+
+    Every square of four neighbours contributes a segment between the edges where the level is crossed, and two if all
+    four edges are.
+    """
+    for i in range(len(z) - 1):
+        for j in range(len(z[0]) - 1):
+            corners = ((j, i), (j + 1, i), (j + 1, i + 1), (j, i + 1))
+            crossed = []
+            for (x0, y0), (x1, y1) in zip(corners, corners[1:] + corners[:1], strict=True):
+                a, b = z[y0][x0], z[y1][x1]
+                if (a >= level) != (b >= level):
+                    share = (level - a) / (b - a)
+                    crossed.append((x0 + share * (x1 - x0), y0 + share * (y1 - y0)))
+            yield from zip(crossed[::2], crossed[1::2], strict=True)

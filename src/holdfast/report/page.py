@@ -2,7 +2,7 @@
 
 import importlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,23 +12,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from holdfast.catalog import ANALYSES, buildable_names
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
-from holdfast.report import charts, plots, words
-from holdfast.report.explain import explain
-from holdfast.report.forest import forest_chart, forest_lines, forest_summary
+from holdfast.report import charts, plots, streams, words
+from holdfast.report.explain import recommendation
+from holdfast.report.plots import Chart
 from holdfast.report.predicted import coverage_sections, predicted_sections
 from holdfast.report.runs import configurations, facts
-from holdfast.report.sections import Cell, Section
-from holdfast.report.streams import course_figures, stream_heatmap
+from holdfast.report.sections import Section
 from holdfast.report.terminal import Grid, grid_map
-from holdfast.stats.decision import Difference
-from holdfast.stats.engagement import ENGAGED, Engagement, is_idle, percent
-from holdfast.stats.formatting import MISSING, format_cell, format_difference, format_number, format_p, metric_name
+from holdfast.stats.engagement import ENGAGED
 from holdfast.stats.labels import Groups
-from holdfast.stats.streams import transfers
 from holdfast.stats.summary import Summary
 from holdfast.stats.table import score_matrix, shown_columns, source_columns
-
-Line = tuple[str, list[Cell]]  # label and cells of a table
 
 
 def write_report(
@@ -39,11 +33,10 @@ def write_report(
     if not groups:
         raise BadInput(f"no run records for the report {path}: run `holdfast compare` first or name another folder")
     text = _template("page.html").render(
-        title=title, metric=metric_name(metric), decision=summary.decision, **_scores(summary),
-        **_streams(groups, metric),
+        title=title, notes=notes, summary=summary, recommendation=recommendation(summary),
+        streams=_stream_figures(groups, metric),
         analyses=[*predicted_sections(groups), *coverage_sections(groups), *analysis_sections(groups, metric)],
         facts=facts([r for group in groups.values() for r in group]), configurations=configurations(groups, source),
-        notes=list(notes),
     )  # fmt: skip
     return write_text(path, text)
 
@@ -54,110 +47,12 @@ def analysis_sections(groups: Groups, metric: str) -> list[Section]:
     return [section for name in modules for section in importlib.import_module(name).sections(groups, metric)]
 
 
-def _scores(summary: Summary) -> dict[str, Any]:
-    """Return scores, tests and costs for the template."""
-    groups, table, metric, shown = summary.shown.groups, summary.shown.rows, summary.metric, summary.rivals
-    headline = "The records come from several data sets or plans, so no single best method is reported."
-    if not summary.mixed:
-        headline = words.headline([row for row in table if row.label in shown], metric)
-        idle = [label for label, group in shown.items() if is_idle(group)]
-        headline += f" Not engaged: {', '.join(idle)}." if idle else ""
-    validated = {
-        label for label, group in groups.items()
-        if any(entry.get("valid") for r in group for stage in r.stages for entry in stage.get("history", []))
-    }  # fmt: skip
-    hidden = {*shown_columns(table), *source_columns(table)}
-    return {
-        "headline": headline,
-        "explanation": explain(summary),
-        "headroom": words.headroom_text(None if summary.mixed else summary.headroom, metric),
-        "forest": forest_chart(summary.differences, metric),
-        "forest_summary": forest_summary(summary.differences, metric),
-        "forest_lines": forest_lines(summary.differences, metric),
-        "error_note": words.error_note(table),
-        "targets": shown_columns(table),
-        "after_targets": [name for name in words.score_columns(table, metric) if name not in hidden],
-        "columns_note": words.columns_note(table),
-        "scored": "source-target pair" if all(row.paired for row in table) else "target domain",
-        "source_columns": source_columns(table),
-        "source_note": words.SOURCE_NOTE,
-        "lines": words.score_lines(table, metric),
-        "methods": list(dict.fromkeys(str(group[0].spec["method"]) for group in groups.values())),
-        "legend_entries": plots.legend(groups),
-        "against": [_against_line(test, metric) for test in summary.tests],
-        "scores": charts.scores_chart(table, metric),
-        "engagement": list(map(_engagement_line, summary.engagements)),
-        "threshold": f"{ENGAGED:.0%}",
-        "gaps": _gap_lines(summary),
-        "curves": charts.validation_chart(groups) if validated else None,
-        "curve_legend": plots.legend(groups, validated),
-        "costs": [_cost_line(entry) for entry in summary.costs],
-        "cost_chart": None if summary.mixed else charts.cost_chart(table, summary.costs, metric, shown=shown),
-        "cost_legend": plots.legend(groups, shown),
-    }
-
-
-def _streams(groups: Groups, metric: str) -> dict[str, Any]:
-    """Return the figures and numbers of streams for the template; empty without streams."""
+def _stream_figures(groups: Groups, metric: str) -> list[tuple[str, Any, Chart]]:
+    """Return label, seed and scores after every stage of the first run per stream; one range of colours for all."""
     firsts = {name: group[0] for name, group in groups.items() if len(group[0].stages) > 1}
     scores = [v for r in firsts.values() for line in score_matrix(r, metric) for v in line if math.isfinite(v)]
-    span = (min(scores), max(scores)) if scores else None  # one range of colours for all streams
-    return {
-        "streams": [
-            (name, record.spec.get("seed"), stream_heatmap(record, metric, span=span))
-            for name, record in firsts.items()
-        ],
-        "courses": course_figures(groups, metric),
-        "transfers": [
-            (entry.label, [(format_cell(cell, metric), None if cell is None else cell.mean)
-                           for cell in (entry.average, entry.backward, entry.forgetting)])
-            for entry in transfers(groups, metric)
-        ],
-    }  # fmt: skip
-
-
-def _against_line(test: Difference, metric: str) -> Line:
-    pairs, seeds = test.pairs, test.seeds
-    difference = f"{format_difference(pairs.difference, metric)} ± {format_number(pairs.stderr, metric)}"
-    return test.label + (" (not engaged)" if test.idle else ""), [
-        (test.rival, None), (difference, pairs.difference), (str(pairs.n), pairs.n), (format_p(pairs.p), pairs.p),
-        (format_p(test.p), test.p), (f"{format_p(seeds.p)} (n={seeds.n})", seeds.p),
-    ]  # fmt: skip
-
-
-def _engagement_line(entry: Engagement) -> Line:
-    """Return mechanism, share, range, state, runs, statistics and null of a configuration."""
-    spread = f"{percent(entry.low)} to {percent(entry.high)}" if entry.runs > 1 else percent(entry.low)
-    return entry.label, [
-        (entry.name, None), (percent(entry.share), entry.share), (spread, entry.low), (entry.state, entry.share),
-        (str(entry.runs), entry.runs), (_statistics_text(entry.statistics), None), (entry.null, None),
-    ]  # fmt: skip
-
-
-def _statistics_text(statistics: Mapping[str, float | None]) -> str:
-    texts = (f"{name.replace('_', ' ')} {value:.3g}" for name, value in statistics.items() if value is not None)
-    return ", ".join(texts)
-
-
-def _gap_lines(summary: Summary) -> list[Line]:
-    """Return one line per configuration and domain: held out, in-domain, gap, reference."""
-    metric, lines = summary.metric, []
-    for label, reference, by_domain in summary.gaps:
-        for domain, gap in by_domain.items():
-            error = "" if gap.stderr is None else f" ± {format_number(gap.stderr, metric)}"
-            cells: list[Cell] = [(format_cell(cell, metric), cell.mean) for cell in (gap.held_out, gap.in_domain)]
-            cells += [(f"{format_difference(gap.gap, metric)}{error}", gap.gap), (reference, None)]
-            lines.append((f"{label}, {domain}", cells))
-    return lines
-
-
-def _cost_line(entry: Mapping[str, Any]) -> Line:
-    def cell(key: str, digits: int, unit: float = 1) -> Cell:
-        value = entry[key]
-        return (MISSING if value is None else f"{value / unit:,.{digits}f}"), value
-
-    keys = (("seconds", 1), ("examples_per_second", 0), ("peak_memory_mb", 0), ("learning_parameters", 0))
-    return entry["method"], [*(cell(k, d) for k, d in keys), cell("macs", 3, 1e6), cell("runs", 0)]
+    span = (min(scores), max(scores)) if scores else None
+    return [(n, r.spec.get("seed"), streams.stream_heatmap(r, metric, span=span)) for n, r in firsts.items()]
 
 
 def write_audit(
@@ -185,4 +80,7 @@ def _template(name: str) -> Template:
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
+    modules = {"charts": charts, "plots": plots, "stages": streams, "words": words}
+    tables = {"shown_columns": shown_columns, "source_columns": source_columns, "threshold": f"{ENGAGED:.0%}"}
+    environment.globals |= modules | tables
     return environment.get_template(name)

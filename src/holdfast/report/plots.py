@@ -1,5 +1,6 @@
 """Figures of the report as inline SVG that fits any width, without a script, and the style of their marks."""
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -7,9 +8,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from holdfast.report.axes import Axis, label
-from holdfast.report.marks import Area, Bars, Cells, Errors, Frame, Mark, Points, Rule, Stroke, image, n
-from holdfast.stats.formatting import scaled
+from holdfast.report.axes import Axis, label, number
+from holdfast.report.marks import Area, Bars, Cells, Errors, Mark, Points, Rule, Stroke, n
+from holdfast.stats.formatting import is_percent, scaled
 from holdfast.stats.statistics import Cell
 
 # the palette of Okabe and Ito without black and yellow; each cycle of colours has its own symbol and dash
@@ -32,54 +33,41 @@ class Plot:
     """Marks on two axes, and reference lines over them."""
 
     def __init__(
-        self, *marks: Mark, x: Axis | None = None, y: Axis | None = None, rules: Iterable[Rule | Frame] = (),
-        gap: float = 0.2, background: str = "",
+        self, *marks: Mark, x: Axis | None = None, y: Axis | None = None, rules: Iterable[Rule] = (),
+        gap: float = 0.2,
     ) -> None:  # fmt: skip
-        """Set the marks from the back to the front; `gap` is between groups, `background` the data URL of an image."""
+        """Set the marks from the back to the front; `gap` is between groups."""
         self.marks, self.rules = list(marks), list(rules)
-        self.x, self.y, self.gap, self.background = x or Axis(), y or Axis(), gap, background
+        self.x, self.y, self.gap = x or Axis(), y or Axis(), gap
 
-    def html(self, name: str, *, height: int, legend: bool = True, bare: bool = False) -> Chart:
-        """Draw the figure; `name` is its HTML id, `bare` draws the square plot area without axes."""
+    def html(self, name: str, *, height: int, legend: bool = True) -> Chart:
+        """Draw the figure; `name` is its HTML id."""
         cells, bars = any(m.cells for m in self.marks), any(isinstance(m, Bars) for m in self.marks)
         x = self.x.fit([v for m in self.marks for v in m.values("x")], vertical=False, cells=cells or bars)
         y = self.y.fit([v for m in self.marks for v in m.values("y")], vertical=True, cells=cells, zero=bars)
-        height = height if bare else max(80, height - 70)
-        drawing = (
-            f'<div class="area" style="{"aspect-ratio:1" if bare else f"height:{height}px"}">'
-            '<svg width="100%" height="100%" aria-hidden="true" focusable="false">'
-            f"{''.join(self._drawing(Area(x, y, height), bare=bare))}</svg></div>"
+        area = Area(x, y, max(80, height - 70))
+        chart = Chart(
+            f'<div class="chart" id="{escape(name)}">{self._legend() if legend else ""}'
+            f'<div class="y-title">{label(y.title)}</div>'
+            f'<div class="plot" style="grid-template-columns:{_label_width(y)} minmax(0,1fr)">'
+            f'<div class="y-labels">{_y_labels(y)}</div>{drawing_area(f"height:{area.height}px", self._drawing(area))}'
+            f"<span></span><div>{_x_labels(x)}</div></div>{''.join(mark.scale() for mark in self.marks)}</div>"
         )
-        id = escape(name)
-        if bare:
-            chart = Chart(f'<div class="chart map" id="{id}">{drawing}</div>')
-        else:
-            chart = Chart(
-                f'<div class="chart" id="{id}">{self._legend() if legend else ""}'
-                f'<div class="y-title">{label(y.title)}</div>'
-                f'<div class="plot" style="grid-template-columns:{_label_width(y)} minmax(0,1fr)">'
-                f'<div class="y-labels">{_y_labels(y)}</div>{drawing}<span></span><div>{_x_labels(x)}</div></div>'
-                f"{''.join(mark.scale() for mark in self.marks)}</div>"
-            )
         texts = [text for mark in self.marks for text in mark.texts()]
         more = f"; and {len(texts) - MOST_DESCRIBED} more" if len(texts) > MOST_DESCRIBED else ""
         chart.plot, chart.description = self, "; ".join(texts[:MOST_DESCRIBED]) + more
         return chart
 
-    def _drawing(self, area: Area, *, bare: bool) -> Iterable[str]:
+    def _drawing(self, area: Area) -> Iterable[str]:
         """Yield the elements from the back to the front."""
-        if re.fullmatch(r"data:image/png;base64,[A-Za-z0-9+/=]*", self.background):
-            yield image(self.background, 1.0)
-        if not bare:
-            yield from _grid(area)
+        yield from _grid(area)
         groups = [mark for mark in self.marks if mark.grouped]
         width = (1 - self.gap) / max(1, len(groups))
         for mark in self.marks:
             owner = f' data-label="{escape(mark.owner)}"' if mark.owner else ""
-            opacity = "" if mark.opacity is None else f' opacity="{mark.opacity}"'
             place = (groups.index(mark) - (len(groups) - 1) / 2) * (1 - self.gap) / len(groups) if mark.grouped else 0.0
             own = Area(area.x, area.y, area.height, place, width)
-            yield f"<g{owner}{opacity}>{''.join(mark.draw(own))}</g>"
+            yield f"<g{owner}>{''.join(mark.draw(own))}</g>"
         yield from (rule.draw(area) for rule in self.rules)
 
     def _legend(self) -> str:
@@ -88,6 +76,14 @@ class Plot:
         signs = [(mark.colour, "▨" if mark.pattern else "■", label(mark.name)) for mark in named]
         items = [f'<span><b style="color:{colour}">{sign}</b> {name}</span>' for colour, sign, name in signs]
         return f'<div class="names">{" ".join(items)}</div>' if len(items) > 1 else ""
+
+
+def drawing_area(style: str, elements: Iterable[str]) -> str:
+    """Return the HTML of a plot area with these elements, from the back to the front."""
+    return (
+        f'<div class="area" style="{style}"><svg width="100%" height="100%" aria-hidden="true" focusable="false">'
+        f"{''.join(elements)}</svg></div>"
+    )
 
 
 def _grid(area: Area) -> Iterable[str]:
@@ -153,18 +149,23 @@ def cell_point(x: Any, cell: Cell, metric: str, tip: str) -> tuple[Any, float, f
     return x, scaled(cell.mean, metric), scaled(cell.stderr or 0.0, metric), tip
 
 
-def error_range(cells: Iterable[Cell], metric: str) -> tuple[float, float]:
-    """Return the ends of the lowest and of the highest error bar."""
+def score_range(cells: Iterable[Cell], metric: str) -> tuple[float, float] | None:
+    """Return the range of an axis from the lowest to the highest error bar; None without scores."""
     ends = [scaled(cell.mean + sign * (cell.stderr or 0.0), metric) for cell in cells for sign in (-1, 1)]
-    return min(ends), max(ends)
+    ends = list(filter(math.isfinite, ends))
+    if not ends:
+        return None
+    low, high = min(ends), max(ends)
+    padding = 0.08 * (high - low) or 0.05 * abs(high) or 0.5
+    limit = 101.0 if is_percent(metric) else math.inf  # a point at 100 is not cut off
+    return low - padding, min(high + padding, max(high, limit))
 
 
 def heatmap(
     z: Sequence[Sequence[float | None]], x: Sequence[str], y: Sequence[str],
     tips: Sequence[Sequence[str]] | str, *,
     text: Sequence[Sequence[str]] | None = None, low: float | None = 0.0, high: float | None = 1.0,
-    titles: tuple[str, str] = ("", ""), reverse: bool = True, slanted: Sequence[tuple[int, int]] = (),
-    rules: Iterable[Frame] = (),
+    titles: tuple[str, str] = ("", ""), reverse: bool = True, early: Sequence[tuple[int, int]] = (),
 ) -> Plot:  # fmt: skip
     """Draw categories by categories with a number per cell (two decimals unless `text` is set), the first row on top.
 
@@ -178,7 +179,7 @@ def heatmap(
             for i, line in enumerate(z)
         ]
     axes = Axis(titles[0], names=x, grid=False), Axis(titles[1], names=y, grid=False, reverse=reverse)
-    return Plot(Cells(z, x, y, text, tips, low, high, slanted), x=axes[0], y=axes[1], rules=rules)
+    return Plot(Cells(z, x, y, text, tips, low, high, early), x=axes[0], y=axes[1])
 
 
 def plane(*marks: Mark, variance: Sequence[float] | None) -> Plot:
@@ -186,5 +187,6 @@ def plane(*marks: Mark, variance: Sequence[float] | None) -> Plot:
     titles = ["", ""]
     if variance is not None:
         titles = [f"{name} component, {100 * v:.0f} %" for name, v in zip(("first", "second"), variance, strict=False)]
-    x, y = (Axis(title, limits=(-0.04, 1.04), step=0.5) for title in titles)
+    ticks = [(value, number(value)) for value in (0.0, 0.5, 1.0)]
+    x, y = (Axis(title, limits=(-0.04, 1.04), ticks=ticks) for title in titles)
     return Plot(*marks, x=x, y=y)

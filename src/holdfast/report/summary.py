@@ -7,13 +7,12 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 from holdfast.core.files import write_atomic, write_text
-from holdfast.report.axes import Axis
-from holdfast.report.explain import explain
-from holdfast.report.forest import GREY, difference_colour, difference_text
+from holdfast.report.charts import GREY, difference_colour, difference_text
+from holdfast.report.explain import explain, recommendation
 from holdfast.report.plots import DARK
-from holdfast.report.words import headline, headroom_text
+from holdfast.report.words import headroom_text
 from holdfast.stats.decision import Difference
-from holdfast.stats.formatting import format_cell, is_percent, metric_name, scaled
+from holdfast.stats.formatting import format_cell, is_percent, metric_name
 from holdfast.stats.gap import gaps, headroom
 from holdfast.stats.summary import Summary
 
@@ -46,14 +45,14 @@ def markdown(summary: Summary, title: str) -> str:
 def _sentences(summary: Summary) -> tuple[str, str]:
     """Return the choice, or the best method without one, and the headroom over all numbers of rows."""
     if summary.mixed:
-        return "The records come from several data sets or plans, so no method is recommended.", ""
+        return recommendation(summary), ""
     groups, metric = summary.every.groups, summary.metric
     room = summary.headroom
     if summary.every is not summary.shown:
         room = headroom(groups, metric, gaps(groups, metric))
     text = f"Headroom: {headroom_text(room, metric)}" if room else ""
     if summary.decision is None:
-        return headline(summary.competing.rows, metric), text
+        return recommendation(summary), text
     return f"Recommended: {summary.decision.label}. {explain(summary)}", text
 
 
@@ -80,29 +79,24 @@ def _write(pen: ImageDraw.ImageDraw, text: str, y: int, *, size: int, width: int
 
 
 def _draw_forest(pen: ImageDraw.ImageDraw, entries: Sequence[Difference], metric: str, top: int) -> None:
-    ends = [scaled(v, metric) for e in entries for v in (e.pairs.difference, *(e.interval or ()))]
-    axis = Axis().fit([0.0, *ends], vertical=False)
-    left, right, bottom = 430, SIZE[0] - MARGIN, SIZE[1] - 90
-    font, step = ImageFont.load_default(22), min(52.0, (bottom - top) / len(entries))
+    """Draw label, interval and numbers per row, and a line at zero."""
+    ends = [0.0, *(v for e in entries for v in (e.pairs.difference, *(e.interval or ())))]
+    left, right, font = 430, SIZE[0] - 430, ImageFont.load_default(22)
+    low, span, step = min(ends), max(ends) - min(ends), min(52.0, (SIZE[1] - 90 - top) / len(entries))
 
     def at(value: float) -> float:
-        return left + axis.at(scaled(value, metric)) * (right - left)
+        return left + (value - low) / (span or 1.0) * (right - left)
 
     bottom = round(top + step * len(entries))
-    for share, label in axis.placed():
-        x = left + share * (right - left)
-        pen.line((x, top, x, bottom), fill="#dddddd", width=1)
-        pen.text((x, bottom + 8), label.replace("\N{MINUS SIGN}", "-"), fill=GREY, font=font, anchor="ma")
     pen.line((at(0.0), top, at(0.0), bottom), fill=GREY, width=2)
     for index, entry in enumerate(entries):
-        y, x = top + (index + 0.5) * step, at(entry.pairs.difference)
-        colour = difference_colour(entry, metric)
+        y, x, colour = top + (index + 0.5) * step, at(entry.pairs.difference), difference_colour(entry, metric)
         if entry.interval is not None:
-            low, high = map(at, entry.interval)
-            pen.line((low, y, high, y), fill=colour, width=4)
+            pen.line((at(entry.interval[0]), y, at(entry.interval[1]), y), fill=colour, width=4)
         corners = [(x, y - 10), (x + 10, y), (x, y + 10), (x - 10, y)]
         pen.polygon(corners, fill=colour if entry.significant else "white", outline=colour, width=3)
         pen.text((left - 24, y), textwrap.shorten(entry.label, 32, placeholder="…"), fill=DARK, font=font, anchor="rm")
+        pen.text((right + 24, y), difference_text(entry, metric), fill=DARK, font=font, anchor="lm")
     unit = "points" if is_percent(metric) else "difference"
     caption = f"{metric_name(metric)}: {unit} compared with {entries[0].rival}, 95% intervals"
-    pen.text(((left + right) / 2, bottom + 42), caption, fill=GREY, font=font, anchor="ma")
+    pen.text(((left + right) / 2, bottom + 24), caption, fill=GREY, font=font, anchor="ma")

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.report.plots import Chart, heatmap
-from holdfast.report.sections import Cell
+from holdfast.report.sections import EMPTY, Cell
 from holdfast.report.words import SOURCE_NOTE, columns_note, error_note, score_columns, score_lines
 from holdfast.stats.formatting import metric_name
 from holdfast.stats.table import Row, source_columns
@@ -106,9 +106,7 @@ def grid_map(grid: Grid, name: str) -> Chart:
     return figure.html(name, height=120 + 40 * len(grid.lines))
 
 
-def matrix(
-    title: str, about: str, names: Sequence[str], cells: dict[tuple[str, str], Cell], *, corner: str, top: float
-) -> Grid:
-    """Return a grid of names by names; pairs without a value, such as the diagonal, are empty."""
-    lines = [(one, [cells.get((one, other), ("", None)) for other in names]) for one in names]
-    return Grid(title, about, (corner, *names), lines, top)
+def matrix(title: str, about: str, domains: Sequence[str], cells: dict[tuple[str, str], Cell], *, top: float) -> Grid:
+    """Return a grid of domains by domains, without lines if there are no cells; the diagonal is empty."""
+    lines = [(one, [cells.get((one, other), EMPTY) for other in domains]) for one in domains if cells]
+    return Grid(title, about, ("domain", *domains), lines, top)

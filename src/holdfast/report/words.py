@@ -1,25 +1,21 @@
-"""Cells of the table of scores and sentences on it, for the terminal and the HTML report."""
+"""Lines of the tables of a comparison and sentences on them, for the terminal and the HTML report."""
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from holdfast.record import LOWER_IS_BETTER
+from holdfast.report.sections import Cell as TableCell
 from holdfast.stats.decision import LEVEL, ByExample, Difference, p_relation
 from holdfast.stats.engagement import Engagement, percent
-from holdfast.stats.formatting import (
-    decimals,
-    format_cell,
-    format_difference,
-    format_number,
-    is_percent,
-    spelled,
-)
+from holdfast.stats.formatting import MISSING, format_cell, format_difference, format_number, format_p, is_percent
 from holdfast.stats.gap import Headroom
-from holdfast.stats.labels import BASELINE
-from holdfast.stats.statistics import Cell, pooled
+from holdfast.stats.labels import BASELINE, Groups
+from holdfast.stats.statistics import Cell
+from holdfast.stats.streams import transfers
+from holdfast.stats.summary import Summary
 from holdfast.stats.table import Row, best, columns, low_name, shown_columns, source_columns
 
+Line = tuple[str, list[TableCell]]  # label and cells of a table
 SOURCE_NOTE = "(valid): validation rows of the single training domain, not part of any average"
 
 
@@ -27,7 +23,7 @@ def seeds(rows: Iterable[Row]) -> str:
     """Count the seeds of a table: `3 seeds`, `2 to 3 seeds`."""
     counts = [cell.n for row in rows for cell in row.cells.values()] or [0]
     low, high = min(counts), max(counts)
-    return f"{low} to {high} seeds" if low < high else _plural(high, "seed")
+    return f"{low} to {high} seeds" if low < high else f"{high} seed{'s' if high != 1 else ''}"
 
 
 def error_note(rows: Sequence[Row]) -> str:
@@ -82,70 +78,6 @@ def score_lines(rows: Sequence[Row], metric: str) -> list[tuple[str, list[ScoreC
             domain = row.worst[0] if position == worst and row.worst is not None else None
             lines[i][1].append(ScoreCell(format_cell(cell, metric), mean, i in top, fewer, domain))
     return lines
-
-
-def headline(rows: Sequence[Row], metric: str) -> str:
-    """Name the row with the best average and compare it with the baseline, or with the runner-up without one."""
-    scored = [(r, r.average) for r in rows if r.average is not None and math.isfinite(r.average.mean)]
-    if not scored:
-        return "No method has finished every target domain yet; the table shows the completed runs."
-    scored.sort(key=lambda pair: pair[1].mean, reverse=metric not in LOWER_IS_BETTER)
-    (top, mean), others = scored[0], scored[1:]
-    count = _plural(len(top.cells), "source-target pair" if top.paired else "target domain")
-    seeds = "all seeds together" if top.combined and mean.n == 1 else _plural(mean.n, "seed")
-    score = f"{_with_unit(mean, metric)} over {count} and {seeds}"
-    if not others:
-        return f"{top.label} has an average {spelled(metric)} of {score}."
-    baseline = next((pair for pair in others if pair[0].baseline), None)
-    rival, other = baseline if baseline is not None and not top.baseline else others[0]
-    equal = best({row.label: cell.mean for row, cell in scored}, metric)
-    tied = [row.label for row, _ in others if row.label in equal]
-    name = f"The simple baseline {top.label}" if top.simple else top.label
-    subject = f"{', '.join([name, *tied[:-1]])} and {tied[-1]} have" if tied else f"{name} has"
-    text = f"{subject} the best average {spelled(metric)}: {score}"
-    if rival.label in tied:
-        text += "."
-    else:
-        gap = _gap(mean.mean - other.mean, metric)
-        seeds_of_rival = _plural(other.n, "seed")
-        text += f", {gap} better than {rival.label} ({_with_unit(other, metric)}, {seeds_of_rival}). "
-        text += _evidence(mean, other, metric)
-    near = [row.label for row, cell in others if row.label not in {rival.label, *tied} and _within_error(mean, cell)]
-    return text + (f" Also within one standard error of the best: {', '.join(near)}." if near else "")
-
-
-def _gap(difference: float, metric: str) -> str:
-    """Return the size of a difference; one that would be shown as 0 is less than the last decimal."""
-    shown = format_number(abs(difference), metric)
-    if not float(shown):
-        shown = f"less than {10.0 ** -decimals(difference, metric):.{decimals(difference, metric)}f}"
-    return shown + (" points" if is_percent(metric) else "")
-
-
-def _evidence(a: Cell, b: Cell, metric: str) -> str:
-    """Compare the difference of two means with its pooled standard error."""
-    error, gap = pooled(a, b), abs(a.mean - b.mean)
-    if error is None:
-        return "A single seed gives no standard error, so this difference cannot be tested."
-    text = f"the pooled standard error of {format_number(error, metric)}"
-    if gap <= error:
-        return f"The difference is within {text}."
-    if gap < 2 * error:
-        return f"The difference is larger than {text} but less than twice as large: weak evidence."
-    return f"The difference is {'more than ten' if gap > 10 * error else f'{gap / error:.1f}'} times {text}."
-
-
-def _within_error(a: Cell, b: Cell) -> bool:
-    error = pooled(a, b)
-    return error is not None and abs(a.mean - b.mean) <= error
-
-
-def _with_unit(cell: Cell, metric: str) -> str:
-    return format_cell(cell, metric) + (" %" if is_percent(metric) else "")
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def headroom_text(headroom: Headroom | None, metric: str) -> str:
@@ -224,3 +156,65 @@ def inactive_notes(entries: Iterable[Engagement]) -> list[str]:
             text = f"{entry.name} inactive, {percent(entry.share)} of predictions depend on it"
             by_label.setdefault(entry.label, []).append(text)
     return [f"{label}: {'; '.join(texts)}" for label, texts in by_label.items()]
+
+
+def against_lines(tests: Sequence[Difference], metric: str) -> list[Line]:
+    """Return baseline, difference, pairs, p, corrected p, and p over seeds per row."""
+    lines = []
+    for test in tests:
+        pairs, seeds = test.pairs, test.seeds
+        difference = f"{format_difference(pairs.difference, metric)} ± {format_number(pairs.stderr, metric)}"
+        lines.append((test.label + (" (not engaged)" if test.idle else ""), [
+            (test.rival, None), (difference, pairs.difference), (str(pairs.n), pairs.n), (format_p(pairs.p), pairs.p),
+            (format_p(test.p), test.p), (f"{format_p(seeds.p)} (n={seeds.n})", seeds.p),
+        ]))  # fmt: skip
+    return lines
+
+
+def engagement_lines(entries: Sequence[Engagement]) -> list[Line]:
+    """Return mechanism, share, range, state, runs, statistics and null per configuration."""
+    lines = []
+    for each in entries:
+        spread = f"{percent(each.low)} to {percent(each.high)}" if each.runs > 1 else percent(each.low)
+        statistics = (f"{n.replace('_', ' ')} {value:.3g}" for n, value in each.statistics.items() if value is not None)
+        lines.append((each.label, [
+            (each.name, None), (percent(each.share), each.share), (spread, each.low), (each.state, each.share),
+            (str(each.runs), each.runs), (", ".join(statistics), None), (each.null, None),
+        ]))  # fmt: skip
+    return lines
+
+
+def gap_lines(summary: Summary) -> list[Line]:
+    """Return one line per configuration and domain: held out, in-domain, gap, reference."""
+    metric, lines = summary.metric, []
+    for label, reference, by_domain in summary.gaps:
+        for domain, gap in by_domain.items():
+            error = "" if gap.stderr is None else f" ± {format_number(gap.stderr, metric)}"
+            cells: list[TableCell] = [(format_cell(cell, metric), cell.mean) for cell in (gap.held_out, gap.in_domain)]
+            cells += [(f"{format_difference(gap.gap, metric)}{error}", gap.gap), (reference, None)]
+            lines.append((f"{label}, {domain}", cells))
+    return lines
+
+
+def cost_lines(entries: Sequence[Mapping[str, Any]]) -> list[Line]:
+    """Return time, speed, memory, parameters, multiply-adds and runs per configuration."""
+    forms = {
+        "seconds": (1, 1), "examples_per_second": (0, 1), "peak_memory_mb": (0, 1), "learning_parameters": (0, 1),
+        "macs": (3, 1e6), "runs": (0, 1),
+    }  # fmt: skip
+    return [
+        (entry["method"], [
+            (MISSING if (value := entry[key]) is None else f"{value / unit:,.{digits}f}", value)
+            for key, (digits, unit) in forms.items()
+        ])
+        for entry in entries
+    ]  # fmt: skip
+
+
+def transfer_lines(groups: Groups, metric: str) -> list[Line]:
+    """Return average, backward transfer and forgetting per configuration of a stream."""
+    return [
+        (entry.label, [(format_cell(cell, metric), None if cell is None else cell.mean)
+                       for cell in (entry.average, entry.backward, entry.forgetting)])
+        for entry in transfers(groups, metric)
+    ]  # fmt: skip

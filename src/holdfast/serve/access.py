@@ -4,7 +4,6 @@ import hmac
 import ipaddress
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -83,7 +82,10 @@ class Guard:
             return 401, "the token is missing or wrong: send it as 'Authorization: Bearer TOKEN'"
         if not self._within_rate(scope):
             return 429, f"more than {self.access.rate:g} requests per second from this address: send fewer"
-        return _wrong_type(scope, headers)
+        kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
+        if scope["method"] == "POST" and kind != "application/json":
+            return 415, "the content type must be application/json: send the header 'Content-Type: application/json'"
+        return None
 
     def _within_rate(self, scope: Scope) -> bool:
         """Take one request from the client's bucket, which refills with the rate and holds one second of requests."""
@@ -97,13 +99,6 @@ class Guard:
         if len(self.buckets) > CLIENTS:
             self.buckets.popitem(last=False)
         return left >= 1
-
-
-def _wrong_type(scope: Scope, headers: Mapping[bytes, str]) -> tuple[int, str] | None:
-    kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
-    if scope["method"] == "POST" and kind != "application/json":
-        return 415, "the content type must be application/json: send the header 'Content-Type: application/json'"
-    return None
 
 
 @lru_cache(256)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -26,7 +26,7 @@ from holdfast.serve.metrics import CONTENT_TYPE, Metrics
 from holdfast.serve.requests import Busy, TooLarge
 from holdfast.serve.service import Service
 
-PAGE = Path(__file__).with_name("docs.html")
+PAGE, SCHEMA = (Path(__file__).with_name(name) for name in ("docs.html", "openapi.json"))
 SAMPLES = {  # example bodies for the documentation
     "text": '"a superb thing"',
     "vector": "[0.5, 1.0, -2.0]",
@@ -36,49 +36,12 @@ SAMPLES = {  # example bodies for the documentation
     "graph": '{"nodes": [[0], [1]], "edges": [[0, 1], [1, 0]]}',
     **dict.fromkeys(("table", "mixed"), '{"age": 63, "sex": "female", "ca": null}'),
 }
-ABOUT = {
-    "/health": "Health of the server.",
-    "/model": "Labels, versions and card of the model.",
-    "/metrics": "Metrics for Prometheus.",
-}
-PATHS = ("/predict", *ABOUT, "/docs", "/openapi.json")
 STATUSES: dict[type[Exception], int] = {TooLarge: 413, BadInput: 422, Busy: 503}
 LARGE_BODY = 1 << 16  # larger bodies are parsed outside the event loop, in bytes
 SLOW = ("image", "graph")  # kinds of examples that are always parsed outside the event loop
 PARSERS = 2  # requests that are parsed outside the event loop at the same time
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-
-EXAMPLE = {
-    "description": "A text, a pair of texts, words, a question with its context, a list of numbers, a base64 image, "
-    "a graph, or an object with columns."
-}
-
-
-def predict_schema(row: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the description of /predict; `row` is the JSON schema of a row of a table."""
-    example = EXAMPLE if row is None else row
-    body = {
-        "oneOf": [
-            {"type": "object", "required": [name], "properties": {name: schema}}
-            for name, schema in (("examples", {"type": "array", "items": example}), ("example", example))
-        ]
-    }
-    return {**PREDICT_SCHEMA, "requestBody": {"required": True, "content": {"application/json": {"schema": body}}}}
-
-
-PREDICT_SCHEMA: dict[str, Any] = {
-    "summary": "Predict one or several examples.",
-    "responses": {
-        "200": {"description": "One prediction per example, in order."},
-        "401": {"description": "The token is missing or wrong."},
-        "413": {"description": "The request exceeds a limit."},
-        "415": {"description": "The content type is not application/json."},
-        "422": {"description": "The examples are invalid; the error names the problem."},
-        "429": {"description": "Too many requests from this address."},
-        "503": {"description": "Overloaded, timed out, or stopping."},
-    },
-}
 
 
 def make_app(service: Service, access: Access | None = None) -> Starlette:
@@ -112,31 +75,25 @@ def make_app(service: Service, access: Access | None = None) -> Starlette:
             raise Busy(f"no answer within {limits.seconds:g} seconds: send fewer examples or retry later") from error
         return Response(_encode({"predictions": predictions}), media_type="application/json")
 
-    async def health(_: Request) -> Response:
-        return JSONResponse({"status": "ok", **({} if drift is None else {"watch": drift.state()})})
-
-    async def model(_: Request) -> Response:
-        return JSONResponse(description)
-
-    async def counts(_: Request) -> Response:
-        return Response(metrics.text(), media_type=CONTENT_TYPE)
-
     schema = _schema(description)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(PAGE.read_text(encoding="utf-8"))
     page = template.render(model=description, paths=schema["paths"], example=SAMPLES[parser.kind])
 
-    async def docs(_: Request) -> Response:
-        return HTMLResponse(page)
-
-    async def openapi(_: Request) -> Response:
-        return JSONResponse(schema)
-
-    endpoints = (health, model, counts, docs, openapi)
-    routes = [Route(path, endpoint) for path, endpoint in zip(PATHS[1:], endpoints, strict=True)]
+    answers: dict[str, Callable[[], Response]] = {
+        "/health": lambda: JSONResponse({"status": "ok", **({} if drift is None else {"watch": drift.state()})}),
+        "/model": lambda: JSONResponse(description),
+        "/metrics": lambda: Response(metrics.text(), media_type=CONTENT_TYPE),
+        "/docs": lambda: HTMLResponse(page),
+        "/openapi.json": lambda: JSONResponse(schema),
+    }
+    routes = [Route(path, _endpoint(answer)) for path, answer in answers.items()]
     app = Starlette(
         routes=[Route("/predict", predict, methods=["POST"]), *routes],
-        middleware=[Middleware(_RequestMetrics, metrics=metrics), Middleware(Guard, access=access or Access())],
+        middleware=[
+            Middleware(_RequestMetrics, metrics=metrics, paths=("/predict", *answers)),
+            Middleware(Guard, access=access or Access()),
+        ],
         exception_handlers=dict.fromkeys((*STATUSES, HTTPException, Exception), _error_answer),
         lifespan=lifespan,
     )
@@ -144,13 +101,24 @@ def make_app(service: Service, access: Access | None = None) -> Starlette:
     return app
 
 
+def _endpoint(answer: Callable[[], Response]) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint whose answer does not depend on the request."""
+
+    async def endpoint(_: Request) -> Response:
+        return answer()
+
+    return endpoint
+
+
 def _schema(description: dict[str, Any]) -> dict[str, Any]:
-    """Return the OpenAPI description of all paths."""
-    about = {"title": f"Holdfast: {description['name']}", "version": description["versions"]["holdfast"]}
-    answered = {"200": {"description": "Successful Response"}}
-    pages = {path: {"get": {"summary": text, "responses": answered}} for path, text in ABOUT.items()}
-    predict = {"/predict": {"post": predict_schema(description.get("schema"))}}
-    return {"openapi": "3.1.0", "info": about, "paths": {**predict, **pages}}
+    """Return the OpenAPI description of all paths, with the columns of the model if it has any."""
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    schema["info"] = {
+        "title": f"Holdfast: {description['name']}", "version": description["versions"]["holdfast"]
+    }  # fmt: skip
+    schemas = schema["components"]["schemas"]
+    schemas["Example"] = description.get("schema", schemas["Example"])
+    return schema
 
 
 async def _error_answer(_: Request, error: Exception) -> JSONResponse:
@@ -182,8 +150,8 @@ async def _body(request: Request, limit: int) -> bytes:
 class _RequestMetrics:
     """Count every request with its status and duration."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self.app, self.metrics = app, metrics
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: Sequence[str]) -> None:
+        self.app, self.metrics, self.paths = app, metrics, paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -200,5 +168,5 @@ class _RequestMetrics:
         try:
             await self.app(scope, receive, observe)
         finally:
-            path = scope["path"] if scope["path"] in PATHS else "other"
+            path = scope["path"] if scope["path"] in self.paths else "other"
             self.metrics.request(path, status, time.perf_counter() - start)

@@ -3,8 +3,6 @@
 The thread that predicts only hands over its results; statistics, tests and the log are computed in another thread.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time
@@ -16,17 +14,14 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from holdfast.core.errors import BadInput, check_at_least, warn
-from holdfast.core.files import file_digest
 from holdfast.data.raw import Raw
 from holdfast.folders.format import SavedModel
-from holdfast.folders.shared import WEIGHTS
-from holdfast.folders.versions import current_folder
 from holdfast.monitor.check import BatchCheck
 from holdfast.monitor.drift import MIN_ROWS
 from holdfast.monitor.log import ServedLog
 from holdfast.monitor.observe import Observed, observed_of
 from holdfast.monitor.sequence import KEPT, Past
-from holdfast.monitor.watch import model_checker
+from holdfast.monitor.watch import model_checker, model_version
 from holdfast.serve.metrics import Gauges
 from holdfast.uncertainty.arrays import Predicted
 
@@ -39,17 +34,14 @@ MAX_WAITING = 20_000  # examples that wait for their statistics; further ones ar
 class DriftMonitor:
     """Watches the predictions of one model; `log` is a folder for `holdfast watch`, or None."""
 
-    def __init__(
-        self, saved: SavedModel, folder: Path, *, log: Path | None = None, window: int = WINDOW, seed: int = 0
-    ) -> None:
+    def __init__(self, saved: SavedModel, folder: Path, *, log: Path | None = None, window: int = WINDOW) -> None:
         if not saved.predicts:
             raise BadInput(f"a served model of the task {saved.task} is not watched: remove --watch and --log")
         if saved.calibration is None:
             raise BadInput("this model has no calibration, which --watch and --log need: fit the model again")
         check_at_least(MIN_ROWS, window=window)
-        self.saved, self.window, self.checker = saved, window, model_checker(saved, seed=seed, brief=True)
-        version = file_digest(current_folder(folder) / WEIGHTS)[:16]
-        self.log = None if log is None else ServedLog(log, model=version)
+        self.saved, self.window, self.checker = saved, window, model_checker(saved, brief=True)
+        self.log = None if log is None else ServedLog(log, model=model_version(folder))
         self._queue: queue.SimpleQueue[tuple[Raw, Predicted] | None] = queue.SimpleQueue()
         self._lock, self._waiting, self.unwatched, self.examples, self.windows = threading.Lock(), 0, 0, 0, 0
         self._pending: list[Observed] = []
@@ -119,8 +111,8 @@ class DriftMonitor:
         with threadpool_limits(1, user_api="blas"):  # threads of small products would mostly wait for one another
             check = self.checker.check(f"window {self.windows + 1}", None, joined, past=self._past)
         self._next = time.monotonic() + (time.thread_time() - start) / SHARE
-        assert check.summary is not None
-        self._past = [*self._past, Past(check.summary, [finding.name for finding in check.drifted])][-KEPT:]
+        latest = {"summary": check.summary, "drifted": [finding.name for finding in check.drifted]}
+        self._past = [*self._past, latest][-KEPT:]
         with self._lock:
             self.latest, self.windows = check, self.windows + 1
 

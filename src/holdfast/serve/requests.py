@@ -27,9 +27,9 @@ from holdfast.data.readers.tags import Sentences
 
 WHERE = "the request"
 QUESTION_ROLES = ("question", "context")
+NEEDED = {"nodes", "edges"}  # of a graph
 GRAPH = '{"nodes": [[...], ...], "edges": [[from, to], ...]}'
 FORM = 'send {"examples": [...]} or {"example": ...}'
-Parsed = tuple[list[Any], list[str] | None]  # examples, and their ids if they have any
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,10 @@ class RequestParser:
             raise TooLarge(f"the request has {len(examples)} examples, the limit is {self.limits.examples}: send fewer")
         if self.kind == "image":
             return self._images(examples, until)
-        if self.kind in ("sentence", "question", "graph"):
-            return self._structured(examples, until)
+        if self.kind == "graph":
+            return self._graphs(examples, until)
+        if self.kind in ("sentence", "question"):
+            return self._annotated(examples)
         if self.kind == "vector" and isinstance(examples[0], list):
             return self._vectors(examples)
         request = self._rows(examples, until) if isinstance(examples[0], dict) else self._texts(examples)
@@ -149,13 +151,43 @@ class RequestParser:
                 raise BadInput(f"example {number} has none of the model's columns: send objects with {shown}")
         return [{**dict.fromkeys(self.features or names), **row} for row in examples]
 
-    def _structured(self, examples: list[Any], until: float) -> ParsedRequest:
-        if self.kind == "graph":
-            values, ids = graphs(examples, self.limits, until)
-        else:
-            values, ids = structured(self.kind, examples, self.columns)
-            self._check_length([value[:2] if self.kind == "question" else value for value in values])
+    def _annotated(self, examples: list[Any]) -> ParsedRequest:
+        """Parse sentences (words, or texts), questions with their contexts, or objects with columns of these."""
+        is_sentence, ids, contents = self.kind == "sentence", None, examples
+        if isinstance(examples[0], dict):
+            finder = ColumnFinder(WHERE, _column_names(examples), self.columns)
+            if is_sentence:
+                column = finder.role("tokens") or finder.role("text")
+                if column is None:
+                    raise finder.missing("tokens")
+                contents = [example.get(column) for example in examples]
+            else:
+                names = finder.roles(QUESTION_ROLES).values()
+                contents = [[example.get(name) for name in names] for example in examples]
+            if (column := finder.role("id")) is not None:
+                ids = [_id(number, example.get(column)) for number, example in enumerate(examples, 1)]
+        parse = _words if is_sentence else _question
+        values = [parse(number, value) for number, value in enumerate(contents, 1)]
+        self._check_length(values if is_sentence else [value[:2] for value in values])
         return ParsedRequest(values, (self.kind,), ids)
+
+    def _graphs(self, examples: list[Any], until: float) -> ParsedRequest:
+        """Parse objects of nodes and edges, or molecules in SMILES."""
+        values = []
+        for number, example in enumerate(examples, 1):
+            check_time(until)
+            if isinstance(example, str):
+                _check_count(number, len(example), self.limits.smiles)
+                values += molecules([_check_text(number, example)], WHERE, rows=[number])
+            elif isinstance(example, dict) and NEEDED <= set(example) <= {*NEEDED, "weights", "id"}:
+                values.append(_graph(number, example, self.limits.text))
+            else:
+                raise BadInput(f"example {number} is not a graph: send {GRAPH}, optionally with weights, or SMILES")
+        ids = [example.get("id") if isinstance(example, dict) else None for example in examples]
+        known = any(value is not None for value in ids)
+        return ParsedRequest(
+            values, ("graph",), [_id(number, value) for number, value in enumerate(ids, 1)] if known else None
+        )
 
     def _check_length(self, examples: Sequence[Any]) -> None:
         for number, example in enumerate(examples, 1):
@@ -204,50 +236,11 @@ def check_time(until: float) -> None:
         raise Busy("the request took too long: send fewer examples or retry later")
 
 
-def structured(kind: str, examples: Sequence[Any], columns: Mapping[str, str] | None) -> Parsed:
-    """Parse sentences (lists of words, or texts) or questions with their contexts, or objects with columns of these."""
-    parse = _words if kind == "sentence" else _question
-    if not isinstance(examples[0], dict):
-        return [parse(number, example) for number, example in enumerate(examples, 1)], None
-    finder = ColumnFinder(WHERE, _column_names(examples), columns)
-    if kind == "question":
-        names = finder.roles(QUESTION_ROLES).values()
-        values = [[example.get(name) for name in names] for example in examples]
-    else:
-        column = finder.role("tokens") or finder.role("text")
-        if column is None:
-            raise finder.missing("tokens")
-        values = [example.get(column) for example in examples]
-    return [parse(number, value) for number, value in enumerate(values, 1)], _ids(examples, finder)
-
-
-def graphs(examples: Sequence[Any], limits: Limits, until: float) -> Parsed:
-    """Parse objects of nodes and edges, or molecules in SMILES, until the time `until`."""
-    values, limit = [], limits.text
-    for number, example in enumerate(examples, 1):
-        check_time(until)
-        if isinstance(example, str):
-            _check_count(number, len(example), limits.smiles)
-            values += molecules([_check_text(number, example)], WHERE, rows=[number])
-        elif isinstance(example, dict) and {"nodes", "edges"} <= set(example) <= {"nodes", "edges", "weights", "id"}:
-            values.append(_graph(number, example, limit))
-        else:
-            raise BadInput(f"example {number} is not a graph: send {GRAPH}, optionally with weights, or SMILES")
-    ids = [example.get("id") if isinstance(example, dict) else None for example in examples]
-    known = any(value is not None for value in ids)
-    return values, [_id(number, value) for number, value in enumerate(ids, 1)] if known else None
-
-
 def _column_names(examples: Sequence[Any]) -> list[str]:
     for number, example in enumerate(examples, 1):
         if not isinstance(example, dict):
             raise BadInput(f"example {number} is not an object with columns like example 1: send examples of one kind")
     return list(dict.fromkeys(name for example in examples for name in example))
-
-
-def _ids(examples: Sequence[Any], finder: ColumnFinder) -> list[str] | None:
-    column = finder.role("id")
-    return None if column is None else [_id(i, example.get(column)) for i, example in enumerate(examples, 1)]
 
 
 def _id(number: int, value: Any) -> str:

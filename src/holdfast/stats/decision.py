@@ -12,7 +12,7 @@ Tests in tables are over pairs of seed and target, or per example if there are t
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -30,8 +30,8 @@ from holdfast.stats.labels import (
     settings_key,
     without_rows,
 )
-from holdfast.stats.statistics import Gain, McNemar, Paired, expected_gains, holm, margin, mcnemar, paired_t
-from holdfast.stats.table import Row, Table, baselines, data_and_plan, experiment, tabulate
+from holdfast.stats.statistics import McNemar, Paired, expected_gains, holm, margin, mcnemar, paired_t
+from holdfast.stats.table import Row, Table, baselines, data_and_plan, experiment, final_scores, tabulate
 
 MIN_SEEDS = 3  # fewer seeds do not allow a test over seeds
 LEVEL = 0.05
@@ -95,7 +95,7 @@ def paired(
     With `over="pairs"`, every combination of seed and target is one pair. Pairs of one seed share training domains and
     are not fully independent, so p is somewhat too small; `over="seeds"` pairs means over targets and is stricter.
     """
-    left, right = _final_scores(a, metric), _final_scores(b, metric)
+    left, right = final_scores(a, metric), final_scores(b, metric)
     if over == "pairs":
         return _paired(left, right)
     by_seed: dict[Any, list[tuple[str, str]]] = {}
@@ -112,16 +112,6 @@ def _paired(a: Mapping[Any, float], b: Mapping[Any, float]) -> Paired | None:
     """Test the keys that both have; None if they share none."""
     shared = [key for key in a if key in b]
     return paired_t([a[key] for key in shared], [b[key] for key in shared]) if shared else None
-
-
-def _final_scores(group: Iterable[RunRecord], metric: str) -> dict[tuple[Any, str, str], float]:
-    """Map (seed, episode, domain) to the score after the last stage."""
-    return {
-        (record.spec.get("seed"), record.episode, domain): float(scores[metric])
-        for record in group
-        for domain, scores in (record.stages[-1]["test"] if record.stages else {}).items()
-        if scores.get(metric) is not None
-    }
 
 
 def differences(groups: Groups, metric: str) -> list[Difference]:
@@ -209,13 +199,8 @@ class Decision:
     expected: float | None = None  # score on an unseen domain; gains over the reference are shrunk
 
 
-def decide(
-    records: Iterable[RunRecord], metric: str, *, tables: Callable[[Iterable[RunRecord], str], Table] = tabulate
-) -> Decision | None:
-    """Recommend a configuration; None if no run is complete or the records mix data sets or plans.
-
-    `tables` returns the table of records, which a caller may have computed already.
-    """
+def decide(records: Iterable[RunRecord], metric: str) -> Decision | None:
+    """Recommend a configuration; None if no run is complete or the records mix data sets or plans."""
     accepted = [r for group in grouped(records).values() if not is_collapsed(group) for r in group]
     groups = grouped(accepted)  # without the others, labels may be shorter
     if len({experiment(group[0]) for group in groups.values()}) != 1:
@@ -235,7 +220,7 @@ def decide(
         constants = {}
     # a choice on fewer rows must be better than the best so far, and be one that was not run on more rows
     for size, members in sorted(sizes.items(), key=lambda pair: -pair[0]):
-        chosen = _choose(tables(members, metric))
+        chosen = _choose(tabulate(members, metric))
         if chosen is not None:
             score, record, why, expected = chosen
             score -= constants.get(size, 0.0)
@@ -283,29 +268,19 @@ def _choose(table: Table) -> tuple[float, RunRecord, str, float] | None:
     for combined in (False, True):
         tests |= _one_sided([row for row in rows if row.combined == combined], reference, groups, metric)
     # significance admits a row; among several the shrunk gain decides, because the largest measured one is partly luck
-    gains = expected_gains({label: test.pairs for label, test in tests.items()}, lower_is_better=sign < 0)
-    better = [row for row in rows if row.label in tests and tests[row.label].p < LEVEL / 2 and row.label in gains]
+    gains = expected_gains(tests)
+    better = [row for row in rows if row.label in gains and (p := tests[row.label].p) is not None and p < LEVEL / 2]
     if better:
-        row = max(better, key=lambda row: sign * gains[row.label].mean)
+        row = max(better, key=lambda row: sign * gains[row.label])
         gain = gains[row.label]
-        return chosen(
-            row, _gain_reason(row, reference, tests[row.label], gain, metric), means[reference.label] + gain.mean
-        )
+        return chosen(row, _gain_reason(row, reference, tests[row.label], gain, metric), means[reference.label] + gain)
     idle = [row.label for row in rows if row.label in tests and is_idle(groups[row.label])]
     why = _reference_reason(reference, rows, metric) + (f" (not engaged: {', '.join(idle)})" if idle else "")
     return chosen(reference, why + _untested(rows, reference, tests))
 
 
-@dataclass(frozen=True, slots=True)
-class _OneSided:
-    """Test whether a row is better than the reference."""
-
-    pairs: Paired
-    p: float  # Holm-corrected, one-sided
-
-
-def _one_sided(candidates: Sequence[Row], reference: Row, groups: Groups, metric: str) -> dict[str, _OneSided]:
-    """Test the candidates that share enough pairs of seed and target with the reference."""
+def _one_sided(candidates: Sequence[Row], reference: Row, groups: Groups, metric: str) -> dict[str, Paired]:
+    """Test the candidates that share enough pairs with the reference; p is one-sided and Holm-corrected."""
     sign = -1 if metric in LOWER_IS_BETTER else 1
     pairs = {}
     for row in candidates:
@@ -316,15 +291,12 @@ def _one_sided(candidates: Sequence[Row], reference: Row, groups: Groups, metric
     # half of the two-sided p where the difference has the right sign, its complement otherwise
     two_sided = {label: test.p or 0.0 for label, test in pairs.items()}
     one_sided = [p / 2 if sign * pairs[label].difference > 0 else 1 - p / 2 for label, p in two_sided.items()]
-    return {
-        label: _OneSided(test, 1.0 if p is None else p)
-        for (label, test), p in zip(pairs.items(), holm(one_sided), strict=True)
-    }
+    return {label: replace(test, p=p) for (label, test), p in zip(pairs.items(), holm(one_sided), strict=True)}
 
 
 def paired_over_seeds(a: Iterable[RunRecord], b: Iterable[RunRecord], metric: str) -> Paired | None:
     """Paired t test over seeds and targets; a combination of all seeds is paired with the mean over the other's."""
-    left, right = _final_scores(a, metric), _final_scores(b, metric)
+    left, right = final_scores(a, metric), final_scores(b, metric)
     # records of a combination have no seed to pair by
     if {seed for seed, *_ in left} == {None}:
         by_target: dict[tuple[Any, str, str], list[float]] = {}
@@ -334,12 +306,12 @@ def paired_over_seeds(a: Iterable[RunRecord], b: Iterable[RunRecord], metric: st
     return _paired(left, right)
 
 
-def _gain_reason(row: Row, reference: Row, test: _OneSided, gain: Gain, metric: str) -> str:
-    measured = f"measured {format_difference(test.pairs.difference, metric)} over {test.pairs.n} seed-target pairs"
+def _gain_reason(row: Row, reference: Row, test: Paired, gain: float, metric: str) -> str:
+    measured = f"measured {format_difference(test.difference, metric)} over {test.n} seed-target pairs"
     kind = "this combination of runs" if row.combined else "it"
     return (
         f"{kind} has the highest expected score of those that are significantly better than {reference.label}, "
-        f"{format_difference(gain.mean, metric)} compared with it ({measured}, p {p_relation(test.p)}, one-sided, "
+        f"{format_difference(gain, metric)} compared with it ({measured}, p {p_relation(test.p)}, one-sided, "
         f"after Holm's correction){_compare_worst(row, reference, metric)}"
     )
 
@@ -354,7 +326,7 @@ def _reference_reason(reference: Row, table: Sequence[Row], metric: str) -> str:
     return f"{own} against {its} of {other.label}, and {none}"
 
 
-def _untested(table: Sequence[Row], reference: Row, tests: Mapping[str, _OneSided]) -> str:
+def _untested(table: Sequence[Row], reference: Row, tests: Mapping[str, Paired]) -> str:
     """State how many rows could not be tested, and what would help."""
     left = [row for row in table if not (row.simple or row.baseline or row.label in tests)]
     if not left:

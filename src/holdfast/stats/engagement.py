@@ -1,7 +1,7 @@
 """Engagement of mechanisms over the runs of a method: which share of validation predictions depends on a memory."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from holdfast.record import RunRecord
@@ -67,14 +67,11 @@ def is_idle(group: Sequence[RunRecord]) -> bool:
 
 def engagement_table(groups: Groups) -> list[dict[str, Any]]:
     """Return the entries for `--json`."""
-    return [
-        {
-            "method": entry.label, "mechanism": entry.mechanism, "share": entry.share, "low": entry.low,
-            "high": entry.high, "runs": entry.runs, "predictions": entry.predictions, "state": entry.state,
-            "null": entry.null, "statistics": entry.statistics,
-        }
-        for entry in engagements(groups)
-    ]  # fmt: skip
+    entries = []
+    for entry in engagements(groups):
+        fields = asdict(entry)
+        entries.append({"method": fields.pop("label"), **fields, "state": entry.state})
+    return entries
 
 
 def percent(share: float) -> str:

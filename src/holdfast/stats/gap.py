@@ -10,6 +10,7 @@ from statistics import fmean
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.stats.labels import BASELINE, Groups, natural_key, settings_key
 from holdfast.stats.statistics import Cell, pooled, summarise
+from holdfast.stats.table import final_scores
 
 IN_DOMAIN = "in-domain"  # the plan of the reference
 HELD_OUT = ("leave-one-out", "leave-groups-out")  # the plans that score every domain once, by a model without it
@@ -67,10 +68,8 @@ def _share_settings(a: RunRecord, b: RunRecord, *ignored: str) -> bool:
 
 def _scores_by_domain(records: Iterable[RunRecord], metric: str) -> dict[str, list[float]]:
     by_domain: dict[str, list[float]] = {}
-    for record in {r.id: r for r in records}.values():
-        for domain, scores in record.stages[-1]["test"].items():
-            if (value := scores.get(metric)) is not None:
-                by_domain.setdefault(domain, []).append(float(value))
+    for (_, _, domain), score in final_scores(records, metric).items():
+        by_domain.setdefault(domain, []).append(score)
     return by_domain
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-from scipy.special import bdtr, chdtrc, ndtr, stdtr, stdtrit
+from scipy.special import bdtr, chdtrc, stdtr, stdtrit
 
 from holdfast.core.errors import BadInput
 
@@ -38,11 +38,6 @@ def mean(values: Iterable[float | None]) -> float | None:
     """Mean of the values that are not None; None without any."""
     known = [v for v in values if v is not None]
     return math.fsum(known) / len(known) if known else None
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Return a quantile, interpolated linearly between two values."""
-    return float(np.quantile(np.asarray(values, dtype=np.float64), share))
 
 
 def margin(stderr: float, n: int, level: float = 0.95) -> float:
@@ -130,35 +125,21 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """Expected difference to the baseline and the probability that it is an improvement."""
-
-    mean: float
-    probability: float
-
-
-def expected_gains(differences: Mapping[str, Paired], *, lower_is_better: bool = False) -> dict[str, Gain]:
-    """Return the expected gain per method; differences without a standard error are left out.
+def expected_gains(differences: Mapping[str, Paired]) -> dict[str, float]:
+    """Return the expected difference per method; differences without a standard error are left out.
 
     The best of many measured differences is partly luck. With d_i the mean paired difference of method i and s_i its
     standard error, gains are modelled as N(0, v) with v = max(0, mean(d_i^2) - mean(s_i^2)); the expected gain is the
-    posterior mean d_i v / (v + s_i^2), and the probability of a gain follows from the posterior variance (empirical
-    Bayes).
+    posterior mean d_i v / (v + s_i^2) (empirical Bayes).
     """
-    known = {name: pairs for name, pairs in differences.items() if pairs.stderr is not None}
-    if not known:
+    errors = {name: pairs.stderr**2 for name, pairs in differences.items() if pairs.stderr is not None}
+    if not errors:
         return {}
-    squares = [(pairs.difference**2, (pairs.stderr or 0.0) ** 2) for pairs in known.values()]
-    variance = max(0.0, fmean(d for d, _ in squares) - fmean(s for _, s in squares))
-    gains = {}
-    for (name, pairs), (_, error) in zip(known.items(), squares, strict=True):
-        share = variance / (variance + error) if variance + error > 0 else 0.0
-        mean, spread = share * pairs.difference, math.sqrt(share * error)
-        sign = -1 if lower_is_better else 1
-        probability = float(ndtr(sign * mean / spread)) if spread > 0 else 0.5 if mean == 0 else float(sign * mean > 0)
-        gains[name] = Gain(mean, probability)
-    return gains
+    variance = max(0.0, fmean(differences[name].difference ** 2 for name in errors) - fmean(errors.values()))
+    return {
+        name: differences[name].difference * (variance / (variance + error) if variance + error > 0 else 0.0)
+        for name, error in errors.items()
+    }
 
 
 def check_lengths(a: Sequence[object], b: Sequence[object]) -> None:

@@ -81,22 +81,16 @@ class Transfer:
 
 def transfers(groups: Groups, metric: str) -> list[Transfer]:
     """Return one entry per configuration with several stages."""
-    lower = metric in LOWER_IS_BETTER
-
-    def cell(values: Iterable[float | None]) -> Cell | None:
-        known = [v for v in values if v is not None]
-        return summarise(known) if known else None
-
-    entries = []
+    lower, entries = metric in LOWER_IS_BETTER, []
     for name, group in groups.items():
         runs = [(score_matrix(r, metric), learned_at(r)) for r in group if len(r.stages) > 1]
         if runs:
             entries.append(
                 Transfer(
                     name,
-                    average=cell(average(r, s) for r, s in runs),
-                    backward=cell(backward_transfer(r, s, lower_is_better=lower) for r, s in runs),
-                    forgetting=cell(forgetting(r, s, lower_is_better=lower) for r, s in runs),
+                    average=_cell(average(r, s) for r, s in runs),
+                    backward=_cell(backward_transfer(r, s, lower_is_better=lower) for r, s in runs),
+                    forgetting=_cell(forgetting(r, s, lower_is_better=lower) for r, s in runs),
                 )
             )
     return entries
@@ -151,7 +145,7 @@ def _courses(methods: Mapping[str, Sequence[RunRecord]], metric: str) -> list[Co
     entries = []
     for domain in domains:
         lines = {
-            label: [_over_seeds(group, i, domain, metric) for i in range(len(stages))]
+            label: [_cell(r.stages[i]["test"].get(domain, {}).get(metric) for r in group) for i in range(len(stages))]
             for label, group in methods.items()
         }
         lines = {label: line for label, line in lines.items() if any(cell is not None for cell in line)}
@@ -161,7 +155,7 @@ def _courses(methods: Mapping[str, Sequence[RunRecord]], metric: str) -> list[Co
     return entries
 
 
-def _over_seeds(records: Sequence[RunRecord], stage: int, domain: str, metric: str) -> Cell | None:
-    scores = [record.stages[stage]["test"].get(domain, {}).get(metric) for record in records]
+def _cell(scores: Iterable[float | None]) -> Cell | None:
+    """Summarise the known scores; None without any."""
     known = [float(score) for score in scores if score is not None and math.isfinite(score)]
     return summarise(known) if known else None

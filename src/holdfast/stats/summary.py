@@ -9,7 +9,7 @@ from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.stats.decision import ByExample, Decision, Difference, by_example, decide, differences
 from holdfast.stats.engagement import Engagement, engagements
 from holdfast.stats.gap import IN_DOMAIN, Gap, Headroom, gaps, headroom
-from holdfast.stats.labels import Groups, largest
+from holdfast.stats.labels import largest
 from holdfast.stats.table import Table, costs, experiment, tabulate
 
 
@@ -25,7 +25,6 @@ class Summary:
     every: Table  # of all records, on any number of rows
     shown: Table  # of the records on the most rows
     competing: Table  # of those that are no references; its labels may be shorter
-    rivals: Groups  # the groups of `shown` that compete
     mixed: bool  # whether they come from several data sets or plans, so that no method can be recommended
     engagements: list[Engagement]
     tests: list[Difference]  # of all rows that share enough seeds with their baseline
@@ -43,43 +42,34 @@ class Summary:
             groups = {label: [changed.get(r.id, r) for r in group] for label, group in table.groups.items()}
             return replace(table, groups=groups)
 
-        shown = exchanged(self.shown)
         return replace(
-            self, records=[changed.get(r.id, r) for r in self.records], every=exchanged(self.every), shown=shown,
-            competing=exchanged(self.competing), rivals={label: shown.groups[label] for label in self.rivals},
+            self, records=[changed.get(r.id, r) for r in self.records], every=exchanged(self.every),
+            shown=exchanged(self.shown), competing=exchanged(self.competing),
         )  # fmt: skip
 
 
 def summarise(records: Iterable[RunRecord], metric: str) -> Summary:
     """Compute tables, tests, gaps, costs and the decision of a set of records."""
-    records, known = list(records), {}
-
-    def table_of(records: Iterable[RunRecord], metric: str) -> Table:
-        """Compute the table of each set of records once."""
-        records = list(records)
-        key = frozenset(map(id, records))
-        if key not in known:
-            known[key] = tabulate(records, metric)
-        return known[key]
-
-    every = table_of(records, metric)
-    shown = table_of(largest(records), metric)
+    records = list(records)
+    every, largest_runs = tabulate(records, metric), largest(records)
+    shown = every if len(largest_runs) == len(records) else tabulate(largest_runs, metric)
     groups = shown.groups
     rivals = {k: g for k, g in groups.items() if g[0].spec.get("plan") != IN_DOMAIN} or groups
-    competing = table_of((r for group in rivals.values() for r in group), metric)
+    every_row = len(rivals) == len(groups)
+    competing = shown if every_row else tabulate((r for group in rivals.values() for r in group), metric)
     mixed = len({experiment(group[0]) for group in rivals.values()}) > 1
     compared = differences(groups, metric)
     tests, shifts = [each for each in compared if each.tested], gaps(groups, metric)
-    entries = [] if mixed else compared if len(rivals) == len(groups) else differences(rivals, metric)
+    entries = [] if mixed else compared if every_row else differences(rivals, metric)
     entries = [entry for entry in entries if math.isfinite(entry.pairs.difference)]
     entries.sort(key=lambda entry: entry.pairs.difference, reverse=metric not in LOWER_IS_BETTER)
-    decision = decide([r for r in records if r.spec.get("plan") != IN_DOMAIN] or records, metric, tables=table_of)
+    decision = decide([r for r in records if r.spec.get("plan") != IN_DOMAIN] or records, metric)
     if decision is not None:
         # rejected rows are no candidates, but they are in the table and may change the labels of the others
         named = (label for label, group in competing.groups.items() if any(r.spec == decision.spec for r in group))
         decision = replace(decision, label=next(named, decision.label))
     return Summary(
-        metric, records, every, shown, competing, rivals, mixed, engagements(groups), tests,
+        metric, records, every, shown, competing, mixed, engagements(groups), tests,
         by_example=[] if tests else by_example(groups), differences=entries, gaps=shifts,
         headroom=headroom(groups, metric, shifts), costs=costs(groups), decision=decision,
     )  # fmt: skip

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
 from holdfast.core.errors import check_known
 from holdfast.defaults import FEW_DOMAINS
 from holdfast.record import LOWER_IS_BETTER, RunRecord, Scores
@@ -19,7 +21,7 @@ from holdfast.stats.labels import (
     is_simple,
     natural_key,
 )
-from holdfast.stats.statistics import Cell, mean, quantile, summarise
+from holdfast.stats.statistics import Cell, mean, summarise
 
 SINGLE = "single-source"  # the plan whose columns name source and target
 MOST_COLUMNS = 5  # targets of a table, where there are more than `FEW_DOMAINS`
@@ -62,7 +64,7 @@ def tabulate(records: Iterable[RunRecord], metric: str) -> Table:
     comparable: dict[tuple[str, ...], list[RunRecord]] = {}
     for group in groups.values():
         comparable.setdefault(data_and_plan(group[0]), []).extend(group)
-    scores = {key: _final_scores(members) for key, members in comparable.items()}
+    scores = {key: _scores_by_column(members) for key, members in comparable.items()}
     targets = {key: _column_order(by_record) for key, by_record in scores.items()}
     references = {name for key in comparable for name in baselines(groups, key)}
     rows = []
@@ -95,7 +97,7 @@ def _row(
         worst = (max if lower else min)(means.items(), key=lambda pair: pair[1])
     low = None
     if complete and has_many(targets):
-        low = summarise([quantile(s, 0.9 if lower else 0.1) for s in complete])
+        low = summarise([float(np.quantile(s, 0.9 if lower else 0.1)) for s in complete])
     return Row(
         name, cells, average, worst, _source_cells(group, metric), paired=group[0].spec.get("plan") == SINGLE,
         simple=is_simple(group[0]), combined=is_combined(group[0]), baseline=baseline, low=low, sizes=sizes,
@@ -136,7 +138,7 @@ def _source_cells(group: Sequence[RunRecord], metric: str) -> dict[str, Cell]:
     return {name: summarise(scores[name]) for name in sorted(scores, key=natural_key)}
 
 
-def _final_scores(records: Sequence[RunRecord]) -> dict[str, dict[str, Scores]]:
+def _scores_by_column(records: Sequence[RunRecord]) -> dict[str, dict[str, Scores]]:
     """Map record id to column to scores on the test domains of the last stage."""
     last = {r.id: r.stages[-1] if r.stages else {"test": {}} for r in records}
     names = {r.id: (configuration(r), r.spec.get("seed")) for r in records}
@@ -152,6 +154,16 @@ def _final_scores(records: Sequence[RunRecord]) -> dict[str, dict[str, Scores]]:
         test = last[r.id]["test"]
         scores[r.id] = {prefix + d: test[d] for d in (stream_domains(r) if len(r.stages) > 1 else test)}
     return scores
+
+
+def final_scores(group: Iterable[RunRecord], metric: str) -> dict[tuple[Any, str, str], float]:
+    """Map (seed, episode, domain) to the score of one configuration after the last stage."""
+    return {
+        (record.spec.get("seed"), record.episode, domain): float(scores[metric])
+        for record in group
+        for domain, scores in (record.stages[-1]["test"] if record.stages else {}).items()
+        if scores.get(metric) is not None
+    }
 
 
 def _column_order(scores: Mapping[str, Mapping[str, Scores]]) -> list[str]:

@@ -17,23 +17,20 @@ def ks_test(one: np.ndarray, other: np.ndarray, *, size: int | None = None) -> t
 
     With `size`, `other` holds evenly spaced quantiles of that number of values.
     """
-    one, other = np.sort(one), np.sort(other)
-    values = np.concatenate([one, other])
-    shares = [np.searchsorted(side, values, side="right") / len(side) for side in (one, other)]
-    distance = float(np.abs(shares[0] - shares[1]).max())
-    return distance, _ks_p(distance, len(one), len(other) if size is None else size)
+    values, index = np.unique(np.concatenate([one, other]), return_inverse=True)
+    counts = [np.bincount(side, minlength=len(values)) for side in np.split(index.reshape(-1), [len(one)])]
+    return ks_test_of_counts(np.stack(counts), size=size)
 
 
-def ks_test_of_counts(counts: np.ndarray) -> tuple[float, float]:
-    """Return distance and p value of two samples from their counts (2, c) per ordered value or bin."""
-    sizes = counts.sum(axis=1)
-    shares = np.cumsum(counts, axis=1) / sizes[:, None]
-    distance = float(np.abs(shares[0] - shares[1]).max())
-    return distance, _ks_p(distance, *sizes.tolist())
+def ks_test_of_counts(counts: np.ndarray, *, size: int | None = None) -> tuple[float, float]:
+    """Return distance and p value of two samples from their counts (2, c) per ordered value or bin.
 
-
-def _ks_p(distance: float, n: int, m: int) -> float:
-    return float(kolmogorov(np.sqrt(n * m / (n + m)) * distance))
+    With `size`, the second sample stands for that number of values.
+    """
+    n, m = counts.sum(axis=1).tolist()
+    shares = np.cumsum(counts, axis=1) / [[n], [m]]
+    distance, m = float(np.abs(shares[0] - shares[1]).max()), m if size is None else size
+    return distance, float(kolmogorov(np.sqrt(n * m / (n + m)) * distance))
 
 
 def total_variation(counts: np.ndarray) -> float:

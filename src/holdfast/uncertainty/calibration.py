@@ -172,15 +172,12 @@ def network_predictions(
     return probabilities(outputs, temperature_of(calibration) if calibrated else 1.0)
 
 
-def observer(model: Model, encode: Callable[[Inputs], Tensor] | None = None) -> Callable[[Inputs], Tensor]:
-    """Return a function that concatenates outputs, features and read entropy; `observations` separates them.
-
-    `encode` replaces the backbone of the model, for features that are known already.
-    """
+def observer(model: Model) -> Callable[[Inputs], Tensor]:
+    """Return a function that concatenates outputs, features and read entropy; `observations` separates them."""
 
     def observe(x: Inputs) -> Tensor:
         with tape() as recorded:
-            features = (encode or model.encode)(x)
+            features = model.encode(x)
             outputs = model.classify(model.apply_neck(features))
         entropy = read_entropy(recorded, len(outputs))
         last = torch.full_like(outputs[:, 0], torch.nan) if entropy is None else entropy

@@ -23,7 +23,7 @@ import torch
 
 from holdfast.record import RunRecord
 from holdfast.tasks.regress import interval
-from holdfast.uncertainty.left_out import LeftOut
+from holdfast.uncertainty.left_out import LeftOut, first_per_episode
 
 METHODS = ("split", "mondrian", "weighted")
 TASKS = ("classify", "ordinal", "regress")
@@ -221,11 +221,8 @@ def with_coverage(records: Sequence[RunRecord], left_out: LeftOut) -> list[RunRe
             for each in measure(left_out, level, method, ordered=ordered):
                 entry = {"examples": each.examples, "coverage": round(each.coverage, 6), "size": round(each.size, 6)}
                 measured.setdefault(each.domain, {}).setdefault(f"{level:g}", {})[method] = entry
-    chosen: dict[str, RunRecord] = {}
-    for record in records:
-        chosen.setdefault(record.episode, record)
     changed = []
-    for record in chosen.values():
+    for record in first_per_episode(records):
         *earlier, last = record.stages
         own = {domain: measured[domain] for domain in last["test"] if domain in measured}
         changed += [replace(record, stages=[*earlier, {**last, "sets": own}])] if own else []

@@ -44,16 +44,15 @@ def estimate_shift(
 
     Every domain has the same weight, as in training. None if there are too few examples.
     """
-    classes = outputs.shape[1]
-    if len(target) < SMALLEST or np.bincount(y, minlength=classes).min() < SMALLEST:
+    if len(target) < SMALLEST or np.bincount(y, minlength=outputs.shape[1]).min() < SMALLEST:
         return None
-    rows = row_weights(domain)
-    prior, weights = _prior(y, rows, classes), _solve(outputs, y, rows, target.mean(axis=0))
+    sources = _Sources(outputs, y, domain)
+    prior, weights = sources.prior, sources.weights_for(target.mean(axis=0))
     distance, rng = _distance(weights, prior), np.random.default_rng(seed)
-    null = np.asarray([_null_distance(outputs, y, domain, len(target), rng) for _ in range(RESAMPLES)])
+    null = np.asarray([_null_distance(sources, len(target), rng) for _ in range(RESAMPLES)])
     p_value = float((1 + (null >= distance).sum()) / (1 + RESAMPLES))
     applied = weights.clip(*LIMITS)
-    tried = _trial_on_sources(outputs, y, domain, applied)
+    tried = _trial_on_sources(sources, applied)
     error, gain = (max(tried[0]), float(np.mean(tried[1]))) if tried[0] else (None, None)
     limit = float(np.quantile(null, 1 - LEVEL))
     refused = _refusal(distance, p_value, limit, error, gain) or _collapse(target, applied)
@@ -94,52 +93,56 @@ def row_weights(domain: np.ndarray) -> np.ndarray:
     return 1.0 / (counts[index] * len(counts))
 
 
-def _prior(y: np.ndarray, rows: np.ndarray, classes: int) -> np.ndarray:
-    return np.bincount(y, weights=rows, minlength=classes)
+class _Sources:
+    """Labelled predictions (n, c) of source domains that have the same weight, and what follows from them."""
 
+    def __init__(self, outputs: np.ndarray, y: np.ndarray, domain: np.ndarray) -> None:
+        self.outputs, self.y, self.domain, self.rows = outputs, y, domain, row_weights(domain)
+        self.classes = outputs.shape[1]
+        self.prior = np.bincount(y, weights=self.rows, minlength=self.classes)
 
-def _solve(outputs: np.ndarray, y: np.ndarray, rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """(c,) non-negative weights w with confusion @ w = mean and an expected weight of 1."""
-    classes = outputs.shape[1]
-    confusion = (outputs * rows[:, None]).T @ np.eye(classes)[y]  # (c, c): prediction, true class
-    prior = _prior(y, rows, classes)
-    weights, _ = nnls(np.vstack([confusion, prior]), np.append(mean, 1.0))
-    total = float(weights @ prior)
-    return weights / total if total > 0 else np.ones(classes)
+    def take(self, rows: np.ndarray) -> "_Sources":
+        """Return some of the examples."""
+        return _Sources(self.outputs[rows], self.y[rows], self.domain[rows])
+
+    def has_all_classes(self) -> bool:
+        return len(np.unique(self.y)) == self.classes
+
+    def weights_for(self, mean: np.ndarray) -> np.ndarray:
+        """(c,) non-negative weights w with confusion @ w = mean and an expected weight of 1."""
+        confusion = (self.outputs * self.rows[:, None]).T @ np.eye(self.classes)[self.y]  # (c, c): prediction, class
+        weights, _ = nnls(np.vstack([confusion, self.prior]), np.append(mean, 1.0))
+        total = float(weights @ self.prior)
+        return weights / total if total > 0 else np.ones(self.classes)
 
 
 def _distance(weights: np.ndarray, prior: np.ndarray) -> float:
     return float(0.5 * (prior * np.abs(weights - 1)).sum())
 
 
-def _null_distance(
-    outputs: np.ndarray, y: np.ndarray, domain: np.ndarray, count: int, rng: np.random.Generator
-) -> float:
+def _null_distance(sources: _Sources, count: int, rng: np.random.Generator) -> float:
     """Return the distance for a target that is a sample of the sources, with the confusion of another sample."""
-    known = rng.choice(len(y), len(y))
-    if len(np.unique(y[known])) < outputs.shape[1]:
+    n = len(sources.y)
+    known = sources.take(rng.choice(n, n))
+    if not known.has_all_classes():
         return 0.0
-    drawn, weights = rng.choice(len(y), count, p=row_weights(domain)), row_weights(domain[known])
-    solved = _solve(outputs[known], y[known], weights, outputs[drawn].mean(axis=0))
-    return _distance(solved, _prior(y[known], weights, outputs.shape[1]))
+    drawn = rng.choice(n, count, p=sources.rows)
+    return _distance(known.weights_for(sources.outputs[drawn].mean(axis=0)), known.prior)
 
 
-def _trial_on_sources(
-    outputs: np.ndarray, y: np.ndarray, domain: np.ndarray, weights: np.ndarray
-) -> tuple[list[float], list[float]]:
+def _trial_on_sources(sources: _Sources, weights: np.ndarray) -> tuple[list[float], list[float]]:
     """Return the error of the estimate per source domain, and the gain in accuracy if it had the mix of the target."""
     errors, gains = [], []
-    for name in np.unique(domain):
-        own, others = domain == name, domain != name
-        if len(np.unique(y[others])) < outputs.shape[1]:
+    for name in np.unique(sources.domain):
+        own, others = sources.take(sources.domain == name), sources.take(sources.domain != name)
+        if not others.has_all_classes():
             continue
-        known = row_weights(domain[others])
-        prior, true = _prior(y[others], known, outputs.shape[1]), np.bincount(y[own], minlength=outputs.shape[1])
-        estimated = _solve(outputs[others], y[others], known, outputs[own].mean(axis=0)) * prior
+        true = np.bincount(own.y, minlength=own.classes)
+        estimated = others.weights_for(own.outputs.mean(axis=0)) * others.prior
         errors.append(float(0.5 * np.abs(estimated - true / true.sum()).sum()))
-        share = weights[y[own]] / weights[y[own]].sum()  # (n,) the domain with the mix of the target
-        solved = _solve(outputs[others], y[others], known, share @ outputs[own])
-        right = [share @ (p.argmax(axis=1) == y[own]) for p in (outputs[own], outputs[own] * solved.clip(*LIMITS))]
+        share = weights[own.y] / weights[own.y].sum()  # (n,) the domain with the mix of the target
+        solved = others.weights_for(share @ own.outputs).clip(*LIMITS)
+        right = [share @ (p.argmax(axis=1) == own.y) for p in (own.outputs, own.outputs * solved)]
         gains.append(100 * float(right[1] - right[0]))
     return errors, gains
 

@@ -126,14 +126,19 @@ def collect(records: Sequence[RunRecord], runs: Mapping[str, RunRecord], workspa
 
     `runs` are all runs by id: a combination has the rows of its members. Of several seeds, the first one is used.
     """
+    pieces = [_read(record, runs, workspace) for record in first_per_episode(records)]
+    known = [piece for piece in pieces if piece is not None]
+    if len(known) < len(pieces) or len({name for targets, _ in known for name in targets}) < 2:
+        return None
+    return CollectedRuns(workspace, known)
+
+
+def first_per_episode(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the first of several seeds per episode."""
     chosen: dict[str, RunRecord] = {}
     for record in records:
         chosen.setdefault(record.episode, record)
-    pieces = [_read(record, runs, workspace) for record in chosen.values()]
-    known = [piece for piece in pieces if piece is not None]
-    if len(known) < len(pieces) or len({name for piece in known for name in piece.targets}) < 2:
-        return None
-    return CollectedRuns(workspace, known)
+    return list(chosen.values())
 
 
 def train_left_out(spec: Spec, workspace: Workspace, *, watch: ProgressListener | None = None) -> CollectedRuns | None:
@@ -146,14 +151,7 @@ def train_left_out(spec: Spec, workspace: Workspace, *, watch: ProgressListener 
 
 
 Pairs = dict[str, tuple[np.ndarray, np.ndarray]]  # domain -> rows, outputs
-
-
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """Outputs and rows of one run, per domain."""
-
-    targets: Pairs  # of the left-out domains
-    valid: Pairs
+Outputs = tuple[Pairs, Pairs]  # of one run: of its left-out domains, and of the validation rows of the others
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +159,7 @@ class CollectedRuns:
     """Outputs of all runs of one configuration, of which a model stores a sample."""
 
     workspace: Workspace
-    runs: Sequence[_Run]
+    runs: Sequence[Outputs]
 
     def left_out(self, dataset: Dataset, assembly: Assembly) -> LeftOut:
         """Return the outputs with the features of the model that was trained on all domains of a data set."""
@@ -172,11 +170,11 @@ class CollectedRuns:
     def sample(self, features: Features | None) -> LeftOut:
         """Sample rows, balanced over domains, and project their features."""
         names, rng = self.workspace.dataset.domains, np.random.default_rng(derive(0, "left-out"))
-        pairs = [(target, run) for run in self.runs for target in run.targets]
+        pairs = [(target, *run) for run in self.runs for target in run[0]]
         pieces = []
-        for target, run in pairs:
-            sources = {name: rows for name, rows in run.valid.items() if name != target}
-            for name, (rows, outputs) in {target: run.targets[target], **sources}.items():
+        for target, targets, valid in pairs:
+            sources = {name: rows for name, rows in valid.items() if name != target}
+            for name, (rows, outputs) in {target: targets[target], **sources}.items():
                 share = -(-ROWS // (len(pairs) * (1 if name == target else len(sources))))
                 at = np.sort(rng.permutation(len(rows))[:share])
                 codes = (np.full(len(at), names.index(each)) for each in (name, target))
@@ -196,7 +194,7 @@ class CollectedRuns:
         return replace(left_out, coordinates=projection(values)[index], projection=projection)
 
 
-def _read(record: RunRecord, runs: Mapping[str, RunRecord], workspace: Workspace) -> _Run | None:
+def _read(record: RunRecord, runs: Mapping[str, RunRecord], workspace: Workspace) -> Outputs | None:
     """Read the outputs of one run; None if they were not stored, and for sets of labels, which are not calibrated."""
     if record.spec.get("task") == "multilabel":
         return None
@@ -218,7 +216,7 @@ def _read(record: RunRecord, runs: Mapping[str, RunRecord], workspace: Workspace
     }
     trained = {part.domain for part in stored.episode.stages[-1].train}
     test = {name: pair for name, pair in pairs["test"].items() if name not in trained}
-    return _Run(_by_domain(test, dataset), pairs["valid"])
+    return _by_domain(test, dataset), pairs["valid"]
 
 
 def _by_domain(scored: Pairs, dataset: Dataset) -> Pairs:

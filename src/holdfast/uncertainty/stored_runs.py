@@ -1,7 +1,5 @@
 """Finished runs of a comparison: their rows, and the outputs, weights and states that they stored."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -6,12 +6,13 @@ import base64
 import io
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageColor
 
 from holdfast.analysis.views import Views, collect_views
 from holdfast.core.tape import tape
@@ -188,7 +189,9 @@ def test_figures_of_layers_and_images():
     captions, figures = zip(*draw_panels(only_run("routing", stored())), strict=True)
     assert captions == ("Layer 8", "Layer 10", "b<i>")  # the template escapes captions
     assert "base64,AAAA" in figures[2]
-    assert {colour for _, colour in figures[2].plot.marks[0].colours} >= {expert_colour(0), expert_colour(1)}
+    with Image.open(io.BytesIO(base64.b64decode(re.findall(r'base64,([^"]+)"', figures[2])[-1]))) as opened:
+        colours = set(map(tuple, np.asarray(opened)[..., :3].reshape(-1, 3).tolist()))
+    assert colours >= {ImageColor.getrgb(expert_colour(expert)) for expert in (0, 1)}
     assert "b<i>" not in "".join(figures)
 
 
@@ -203,6 +206,7 @@ def test_images_below_expert_colours_are_grey():
     assert coloured not in html
     assert grey in html
     assert to_grey(IMAGE) == IMAGE  # not an image
+    assert "example.org" not in draw_map({"image": "https://example.org/x.png", "experts": [[0]]}, 1, "remote")
 
 
 def test_experts_have_distinct_colours():

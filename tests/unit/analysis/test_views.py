@@ -1,7 +1,5 @@
 """Views: features and slot weights equal those of the network, rows are sampled by seed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

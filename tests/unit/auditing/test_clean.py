@@ -102,9 +102,12 @@ def test_tags_and_questions_are_audited_and_write_rows(tmp_path):
 
 def test_invalid_arguments_are_rejected_early(tmp_path):
     path = write_rows(tmp_path, "csv")
-    with pytest.raises(BadInput, match="--clean"):
-        audit(path, clean=path)
-    with pytest.raises(BadInput, match=r"clean.xlsx|csv"):
-        audit(path, clean=tmp_path / "clean.xlsx")
-    with pytest.raises(BadInput, match=r"near.*0\.2"):
-        audit(path, near=0.2)
+    for options, message in (
+        ({"clean": path}, "--clean"),
+        ({"clean": tmp_path / "clean.xlsx"}, r"clean.xlsx|csv"),
+        ({"label_errors": path}, "--label-errors.*would overwrite the data"),
+        ({"label_errors": tmp_path / "errors.txt"}, "errors.txt"),
+        ({"near": 0.2}, r"near.*0\.2"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            audit(path, **options)

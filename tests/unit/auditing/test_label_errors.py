@@ -128,7 +128,7 @@ def test_domains_that_are_predicted_badly_are_not_searched():
     assert errors.unsearched == ("c",)
     assert {error.domain for error in errors.rows} <= {"a", "b"}
     shown = replace(errors, rows=[LabelError(1, "1", "a", "no", "yes", 0.1, 0.9)])
-    assert "Not searched, because their predictions are poor: c." in label_error_grid(shown, Examples(data))[0].about
+    assert "Not searched, because their predictions are poor: c." in label_error_grid(shown, Examples(data)).about
 
 
 def test_shuffled_labels_are_not_searched():
@@ -176,14 +176,6 @@ def test_clean_labels_have_no_errors(tmp_path):
     result = audit(str(write(tmp_path / "data.csv")))
     assert result.label_errors.rows == []
     assert "suspicious" not in " ".join(result.advice)
-
-
-@pytest.mark.parametrize(("option", "text"), [("errors.txt", "errors.txt"), ("data.csv", "would overwrite the data")])
-def test_wrong_files_are_refused(tmp_path, monkeypatch, option, text):
-    monkeypatch.chdir(tmp_path)
-    data = write(tmp_path / "data.csv")
-    with pytest.raises(ValueError, match=text):
-        audit(str(data), label_errors=option)
 
 
 def test_single_words_that_identify_a_domain_or_leak_the_label(tmp_path):

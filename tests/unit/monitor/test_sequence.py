@@ -14,6 +14,10 @@ from holdfast.uncertainty.reference import Reference
 BATCH = 200
 
 
+def earlier(summary, drifted=()) -> Past:
+    return {"summary": summary, "drifted": list(drifted)}
+
+
 def draw(n: int, rng: np.random.Generator, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
     """Coordinates (n, 4) and probabilities (n, 2) that depend on the first of them."""
     x = rng.normal(size=(n, 4)) + np.asarray([0, shift, shift, 0])
@@ -42,7 +46,7 @@ def alarms(own: Checker, shifts: list[float], seed: int) -> list[bool]:
     for shift in shifts:
         summary = own.sequence.summary(batch(rng, shift))
         names = [each.name for each in own.sequence.findings(past, summary, mask, level=own.level) if each.drifted]
-        past = [*past, Past(summary, names)][-KEPT:]
+        past = [*past, earlier(summary, names)][-KEPT:]
         drifted.append(bool(names))
     return drifted
 
@@ -66,7 +70,7 @@ def test_the_level_of_a_batch_is_shared():
     first = own.findings(batch(rng))
     observed = batch(rng)
     alone = {finding.name: finding for finding in own.findings(observed)}
-    past = [Past(own.sequence.summary(batch(rng)), [])]
+    past = [earlier(own.sequence.summary(batch(rng)), [])]
     both = {finding.name: finding for finding in own.findings(observed, past=past)}
     assert not [finding for finding in first if finding.name.endswith(SUFFIX)]
     assert {name for name in both if name.endswith(SUFFIX)} == {
@@ -84,20 +88,20 @@ def test_earlier_batches_extend_the_reference_unless_they_drifted():
     def p(past: list[Past]) -> float:
         return own.sequence.findings(past, moved[-1], mask, level=0.01)[0].p
 
-    short = p([Past(each, []) for each in moved[:-1]])
-    long = p([Past(each, []) for each in (*calm, *moved[:-1])])
+    short = p([earlier(each, []) for each in moved[:-1]])
+    long = p([earlier(each, []) for each in (*calm, *moved[:-1])])
     assert long < short / 10
-    flagged = [Past(each, ["features"]) for each in calm]
-    assert p([*flagged, *(Past(each, []) for each in moved[:-1])]) == short
+    flagged = [earlier(each, ["features"]) for each in calm]
+    assert p([*flagged, *(earlier(each, []) for each in moved[:-1])]) == short
     # an alarm of several batches marks all of them
-    joint = [Past(each, []) for each in calm[: WINDOW - 1]] + [Past(calm[WINDOW - 1], [f"features {SUFFIX}"])]
-    assert p([*joint, *(Past(each, []) for each in moved[:-1])]) == short
+    joint = [earlier(each, []) for each in calm[: WINDOW - 1]] + [earlier(calm[WINDOW - 1], [f"features {SUFFIX}"])]
+    assert p([*joint, *(earlier(each, []) for each in moved[:-1])]) == short
 
 
 def test_summaries_of_another_reference_are_ignored():
     own, other = checker(0), checker(1)
     observed = batch(np.random.default_rng(0))
-    past = [Past(other.sequence.summary(observed), [])]
+    past = [earlier(other.sequence.summary(observed), [])]
     assert own.findings(observed, past=past) == own.findings(observed)
     assert own.sequence.digest != other.sequence.digest
 

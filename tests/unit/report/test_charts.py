@@ -1,12 +1,12 @@
 import pytest
 
-from holdfast.report.charts import AVERAGE, cost_chart, cost_points, pareto_front, scores_chart, validation_chart
+from holdfast.report.charts import AVERAGE, scores_chart, validation_chart
 from holdfast.report.plots import COLOURS
 from holdfast.report.streams import stream_heatmap
 from holdfast.stats.labels import grouped
-from holdfast.stats.table import costs, tabulate
+from holdfast.stats.table import tabulate
 from tests.unit.report.drawing import drawn
-from tests.unit.report.fake_records import COST, leave_one_out, record, stream
+from tests.unit.report.fake_records import leave_one_out, record, stream
 
 
 def test_scores_of_targets_and_average_with_errors():
@@ -24,7 +24,7 @@ def test_scores_of_targets_and_average_with_errors():
 def test_percent_axes_end_above_100():
     records = [record(name, 0, {"t": 1.0}) for name in ("erm", "coral")]
     plot = drawn(scores_chart(tabulate(records, "accuracy").rows, "accuracy"))
-    assert plot.y.limits == [95.0, 101.0]
+    assert plot.y.limits == (95.0, 101.0)
 
 
 def test_more_methods_than_colours_differ_by_symbol():
@@ -85,30 +85,5 @@ def test_stream_heat_map_marks_zero_shot_scores():
     run = stream("erm", 0, [{"z": 0.9, "a": 0.5, "b": 0.4}, {"z": 0.6, "a": 0.8, "b": 0.3}], ["z", "a"])
     plot = drawn(stream_heatmap(run))
     zero_shot = [(0, 1), (0, 2), (1, 2)]  # b is never learned
-    assert plot.marks[0].slanted == zero_shot
-    assert [(frame.row, frame.column) for frame in plot.rules] == zero_shot
-
-
-MEASURED = {"quick": (1.0, 0.6), "slow": (9.0, 0.8), "beaten": (10.0, 0.7), "best": (20.0, 0.9)}
-TIMED = [record(name, 0, {"t": score}, cost={**COST, "seconds": s}) for name, (s, score) in MEASURED.items()]
-
-
-def test_pareto_front_has_the_points_that_no_other_beats():
-    points = cost_points(tabulate(TIMED, "accuracy").rows, costs(grouped(TIMED)))
-    assert {label: (seconds, mean) for label, seconds, mean in points} == MEASURED
-    assert [label for label, _, _ in pareto_front(points, "accuracy")] == ["quick", "slow", "best"]
-    assert [label for label, _, _ in pareto_front(points, "nll")] == ["quick"]
-    assert pareto_front([("a", 1.0, 0.5), ("b", 1.0, 0.6), ("c", 2.0, 0.6)], "accuracy") == [("b", 1.0, 0.6)]
-
-
-def test_cost_chart_has_the_front_and_one_point_per_shown_method():
-    table = tabulate(TIMED, "accuracy").rows
-    html = cost_chart(table, costs(grouped(TIMED)), "accuracy", shown={"quick", "beaten", "best"})
-    assert html is not None
-    plot = drawn(html)
-    assert plot.marks[0].x == [1.0, 10.0, 20.0]
-    assert {mark.owner: (mark.x, mark.y) for mark in plot.marks[1:]} == {
-        "quick": ([1.0], [60.0]), "beaten": ([10.0], [70.0]), "best": ([20.0], [90.0])
-    }  # fmt: skip
-    assert plot.x.log
-    assert cost_chart(table, costs(grouped(TIMED)), "accuracy", shown={"quick"}) is None
+    assert plot.marks[0].early == zero_shot
+    assert stream_heatmap(run).count('<rect class="early cell"') == len(zero_shot)

@@ -104,7 +104,7 @@ def test_report_shows_engagement(tmp_path):
     text = " ".join(re.sub(r"<[^>]+>", " ", page.partition("<h2>Engagement</h2>")[2]).split())
     assert "mil + memory memory 0.2% 0.0% to 0.4% inactive 3 effective slots 9 mean of the values" in text
     assert "queue 20.0% 10.0% to 30.0% engaged" in text
-    assert "Not engaged: mil + memory." in page
+    assert "(not engaged: mil + memory)" in page
     assert "mil + memory (not engaged)" in page
     plain = write_report(summarise(ERM, "accuracy"), tmp_path / "p.html", title="t").read_text()
     assert "Engagement" not in plain

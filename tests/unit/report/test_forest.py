@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.report.forest import forest_chart, forest_lines, forest_summary
+from holdfast.report.charts import forest_chart, forest_lines, forest_summary
 from holdfast.report.page import write_report
 from holdfast.stats.statistics import interval
 from holdfast.stats.summary import summarise

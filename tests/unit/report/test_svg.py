@@ -6,8 +6,7 @@ import pytest
 from markupsafe import Markup
 
 from holdfast.report.axes import Axis, label, number
-from holdfast.report.grids import contour_lines, shades
-from holdfast.report.marks import SHADES, Bars, Pixels, Points, Rule
+from holdfast.report.marks import Bars, Points, Rule, contour_lines, shades
 from holdfast.report.plots import Plot, heatmap, series
 from tests.unit.report.drawing import SCRIPT
 
@@ -29,8 +28,7 @@ def test_linear_axes_have_round_ticks_and_padding():
     assert (axis.first, axis.last) == (9.5, 20.5)
     assert labels(axis) == ["10", "12", "14", "16", "18", "20"]
     assert axis.at(15.0) == pytest.approx(0.5)
-    assert labels(up(limits=(0, 2.05), step=0.5)) == ["0", "0.5", "1", "1.5", "2"]
-    assert labels(across(limits=(0.7, 4.3), step=1, start=1)) == ["1", "2", "3", "4"]
+    assert labels(up(limits=(0, 2.05))) == ["0", "0.5", "1", "1.5", "2"]
 
 
 def test_vertical_axes_start_at_the_bottom_unless_reversed():
@@ -44,13 +42,6 @@ def test_ranges_start_at_zero_on_request():
     assert up(2.0, 4.0, zero=True).first == 0
     assert up(-1.0, 4.0, zero=True).first < -1
     assert (up().first, up(3.0).first) == (0.0, pytest.approx(2.85))
-
-
-def test_logarithmic_axes_have_ticks_at_one_two_and_five():
-    axis = across(1.0, 20.0, log=True)
-    assert labels(axis) == ["1", "2", "5", "10", "20"]
-    assert axis.at(10.0) - axis.at(1.0) == pytest.approx(2 * (axis.at(10.0**0.5) - axis.at(1.0)))
-    assert labels(across(1.0, 1e6, log=True)) == ["1", "10", "100", "1000", "10000", "100000", "1,000,000"]
 
 
 def test_categories_keep_their_order_and_long_axes_show_some():
@@ -67,7 +58,6 @@ def test_texts_are_escaped_once_and_bold_stays():
     named = Points([SCRIPT], [1], SCRIPT, name=SCRIPT, owner=SCRIPT)
     assert SCRIPT not in Plot(named, named, x=Axis(SCRIPT), y=Axis(SCRIPT)).html(SCRIPT, height=200)
     assert SCRIPT not in heatmap([[1.0]], [SCRIPT], [SCRIPT], "{x}{y}{text}", text=[[SCRIPT]]).html("x", height=200)
-    assert SCRIPT not in Plot(Pixels([[1.0]], SHADES, title=SCRIPT)).html("x", height=200)
 
 
 def test_points_have_positions_tooltips_error_bars_and_an_owner():
@@ -107,10 +97,10 @@ def test_heat_maps_have_numbers_or_an_image():
     assert re.findall(r"<text[^>]*>(.*?)</text>", chart) == ["0.00", "1.00", "0.50"]
     assert re.findall(r"<title>(.*?)</title>", chart)[:2] == ["one, a: 0.0", "one, b: 1.0"]
     assert 'fill="rgb(244, 248, 251)"' in chart
-    chart = Plot(Pixels([[0.0] * 40] * 40, SHADES)).html("large", height=170)
+    names = [str(i) for i in range(40)]
+    chart = heatmap([[0.0] * 40] * 40, names, names, "{z}").html("large", height=170)
     assert chart.count("<rect") == 0
     assert chart.count("data:image/png;base64,") == 1
-    assert chart.description == "40 by 40 cells"
 
 
 def test_colours_are_interpolated_between_their_stops():
@@ -127,11 +117,6 @@ def test_contours_cross_the_edges_where_the_level_lies():
 def test_reference_lines_span_the_plot():
     points = Points([0.0, 10.0], [0.0, 1.0])
     assert 'd="M500 100L500 0"' in Plot(points, x=Axis(limits=(0, 10)), rules=[Rule(5)]).html("x", height=170)
-
-
-def test_images_from_other_sources_are_not_shown():
-    plot = Plot(Pixels([[1.0]], SHADES), background="https://example.org/x.png")
-    assert "example.org" not in plot.html("x", height=100, bare=True)
 
 
 def test_points_of_one_series_may_have_different_sizes():

@@ -6,7 +6,6 @@ from rich.console import Console
 
 from holdfast.report.page import write_audit
 from holdfast.report.terminal import Grid, matrix, rich_grid, rich_table
-from holdfast.report.words import SOURCE_NOTE
 from holdfast.stats.table import tabulate
 from tests.unit.report.fake_records import alone, leave_one_out, record
 
@@ -27,16 +26,6 @@ def test_table_has_means_errors_average_and_worst_domain():
     assert "82.5 ± 2.5" in lines["mil"]
     assert "accuracy (%)" in text
     assert "2 seeds; ± is the standard error" in text
-
-
-def test_single_sources_have_columns_after_the_worst_domain():
-    text = printed([alone("erm", 0, "a", 0.9, {"b": 0.5}), alone("erm", 0, "b", 0.6, {"a": 0.2})])
-    head = next(line for line in text.splitlines() if "method" in line)
-    assert re.split(r"\s\s+", head.strip())[-3:] == ["worst", "a>a (valid)", "b>b (valid)"]
-    line = next(line for line in text.splitlines() if line.strip().startswith("erm "))
-    assert re.split(r"\s\s+", line.strip())[-2:] == ["90.0", "60.0"]
-    assert SOURCE_NOTE in " ".join(text.split())
-    assert "(valid)" not in printed(leave_one_out())
 
 
 def test_only_the_best_is_bold():
@@ -110,7 +99,7 @@ def test_grids_of_many_domains_are_split():
     cells = {(a, b): (f"{i}.{j:02}*", 1.0) for i, a in enumerate(names) for j, b in enumerate(names) if a != b}
     console = Console(width=80)
     with console.capture() as capture:
-        console.print(rich_grid(matrix("Apart", "", names, cells, corner="domain", top=1.0)))
+        console.print(rich_grid(matrix("Apart", "", names, cells, top=1.0)))
     text = capture.get()
     assert "…" not in text
     assert all(text_of in text for text_of, _ in cells.values())
@@ -120,7 +109,7 @@ def test_grids_of_many_domains_are_split():
 def test_grids_in_the_terminal_and_in_html(tmp_path):
     plain = Grid("Sizes", "What <they> are.", ("domain", "rows"), [("[red]", [("1,000", 1000)]), ("b", [("7", 7)])])
     cells = {("[red]", "b"): ("0.30*", 0.3), ("b", "[red]"): ("0.30*", 0.3)}
-    pairs = matrix("Apart", "", ["[red]", "b"], cells, corner="domain", top=1.0)
+    pairs = matrix("Apart", "", ["[red]", "b"], cells, top=1.0)
     assert pairs.lines[0] == ("[red]", [("", None), ("0.30*", 0.3)])
     console = Console(width=80)
     with console.capture() as capture:

@@ -107,12 +107,6 @@ def write(path: Path, x: np.ndarray) -> Path:
     return path
 
 
-def test_a_server_without_watch_has_no_gauges(model):
-    with serving(Service(model)) as address:
-        assert json.loads(get(address, "/health")) == {"status": "ok"}
-        assert "holdfast_watch" not in get(address, "/metrics")
-
-
 def test_the_log_is_bounded_and_continued(model, tmp_path):
     saved = load_model(model)
     observed = observe(saved, Vectors(draw(30, 3)[0]), saved.reference)
@@ -170,13 +164,8 @@ def test_regressions_are_watched(tmp_path):
         assert values["holdfast_watch_prediction_mean", ""] == pytest.approx(10, abs=0.5)
         assert not [name for name, _ in values if name.startswith("holdfast_watch_accuracy")]
         assert not [name for name, _ in values if name == "holdfast_watch_predicted_share"]
-        send(address, rng.normal(size=(200, 3)) + np.asarray([1.5, 0, 0]))
-        state = after_windows(address, 2)
-        assert {"features", "predictions"} <= set(state["drifted"])
-        assert samples(get(address, "/metrics"))["holdfast_watch_prediction_mean", ""] == pytest.approx(13, abs=0.5)
-    first, second = watch(folder, log, rows=200, keep=False).checks
-    assert not first.drifted
-    assert second.drifted
+    (check,) = watch(folder, log, keep=False).checks
+    assert not check.drifted
 
 
 def watch_all(monitor: DriftMonitor, x: np.ndarray, size: int) -> None:

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from holdfast.report.marks import Rule
-from holdfast.report.streams import course_figures, score_range
+from holdfast.report.streams import course_figures
 from holdfast.stats.labels import grouped
 from holdfast.stats.streams import (
     average,
@@ -18,58 +18,44 @@ from tests.unit.report.drawing import SCRIPT, drawn
 from tests.unit.report.fake_records import leave_one_out, stream
 from tests.unit.report.test_page import written
 
-R = [
-    [0.90, 0.50, 0.40],
-    [0.70, 0.80, 0.55],
-    [0.75, 0.85, 0.95],
-]
+R = [[0.90, 0.50, 0.40], [0.70, 0.80, 0.55], [0.75, 0.85, 0.95]]
+ROSE = [[0.6, 0.1, 0.1], [0.9, 0.8, 0.1], [0.7, 0.8, 0.9]]  # forgetting starts from the best score
+LOSSES = [[-v for v in line] for line in R]
+LOWER = {"lower_is_better": True}
+HOLES = [[0.9, math.nan], [math.nan, 0.8]]
+EARLY = [[0.9, math.nan, math.nan], [0.7, 0.8, math.nan], [0.7, 0.8, 0.9]]
+PAIR = [[0.9, 0.8, 0.1, 0.3], [0.8, 0.9, 0.7, 0.3]], [0, 0, 1]  # two domains at once, the last one is never learned
 
 
-def test_average_transfer_and_forgetting():
-    assert average(R) == pytest.approx((0.75 + 0.85 + 0.95) / 3)
-    assert backward_transfer(R) == pytest.approx((-0.15 + 0.05) / 2)
-    assert forward_transfer(R, [0.5, 0.45, 0.50]) == pytest.approx((0.05 + 0.05) / 2)
-    assert forgetting(R) == pytest.approx((0.15 - 0.05) / 2)
-
-
-def test_forgetting_is_measured_from_the_best_score():
-    rose = [[0.6, 0.1, 0.1], [0.9, 0.8, 0.1], [0.7, 0.8, 0.9]]
-    assert forgetting(rose) == pytest.approx((0.2 + 0.0) / 2)
-    assert backward_transfer(rose) == pytest.approx((0.1 + 0.0) / 2)
-
-
-def test_signs_are_reversed_for_losses():
-    losses = [[-v for v in line] for line in R]
-    assert average(losses) == pytest.approx(-0.85)
-    assert backward_transfer(losses, lower_is_better=True) == pytest.approx(-0.05)
-    assert forgetting(losses, lower_is_better=True) == pytest.approx(0.05)
-    assert forward_transfer(losses, [-0.5, -0.45, -0.5], lower_is_better=True) == pytest.approx(0.05)
-
-
-def test_one_stage_and_missing_scores_give_none():
-    assert average([[0.5]]) == 0.5
-    assert backward_transfer([[0.5]]) is None
-    assert forgetting([[0.5]]) is None
-    assert forward_transfer([[0.5]], [0.1]) is None
-    holes = [[0.9, math.nan], [math.nan, 0.8]]
-    assert average(holes) is None
-    assert backward_transfer(holes) is None
-    early = [
-        [0.9, math.nan, math.nan],
-        [0.7, 0.8, math.nan],
-        [0.7, 0.8, 0.9],
-    ]
-    assert forgetting(early) == pytest.approx(0.1)
-    assert forward_transfer(early, [0, 0, 0]) is None
-
-
-def test_domains_learned_together_and_never_learned():
-    r = [[0.9, 0.8, 0.1, 0.3], [0.8, 0.9, 0.7, 0.3]]  # stage 0 learns the first two, the last is never learned
-    learned = [0, 0, 1]
-    assert average(r, learned) == pytest.approx(0.8)
-    assert backward_transfer(r, learned) == pytest.approx(0.0)
-    assert forgetting(r, learned) == pytest.approx(0.0)
-    assert forward_transfer(r, [0.0, 0.0, 0.05, 0.0], learned) == pytest.approx(0.05)
+@pytest.mark.parametrize(
+    ("function", "arguments", "options", "expected"),
+    [
+        (average, (R,), {}, 0.85),
+        (backward_transfer, (R,), {}, (-0.15 + 0.05) / 2),
+        (forward_transfer, (R, [0.5, 0.45, 0.50]), {}, (0.05 + 0.05) / 2),
+        (forgetting, (R,), {}, (0.15 - 0.05) / 2),
+        (forgetting, (ROSE,), {}, (0.2 + 0.0) / 2),
+        (backward_transfer, (ROSE,), {}, (0.1 + 0.0) / 2),
+        (average, (LOSSES,), {}, -0.85),
+        (backward_transfer, (LOSSES,), LOWER, -0.05),
+        (forgetting, (LOSSES,), LOWER, 0.05),
+        (forward_transfer, (LOSSES, [-0.5, -0.45, -0.5]), LOWER, 0.05),
+        (average, ([[0.5]],), {}, 0.5),
+        (backward_transfer, ([[0.5]],), {}, None),
+        (forgetting, ([[0.5]],), {}, None),
+        (forward_transfer, ([[0.5]], [0.1]), {}, None),
+        (average, (HOLES,), {}, None),
+        (backward_transfer, (HOLES,), {}, None),
+        (forgetting, (EARLY,), {}, 0.1),
+        (forward_transfer, (EARLY, [0, 0, 0]), {}, None),
+        (average, PAIR, {}, 0.8),
+        (backward_transfer, PAIR, {}, 0.0),
+        (forgetting, PAIR, {}, 0.0),
+        (forward_transfer, (PAIR[0], [0.0, 0.0, 0.05, 0.0], PAIR[1]), {}, 0.05),
+    ],
+)
+def test_transfer_and_forgetting(function, arguments, options, expected):
+    assert function(*arguments, **options) == (None if expected is None else pytest.approx(expected))
 
 
 def runs():
@@ -124,29 +110,31 @@ def test_each_order_has_its_own_courses_and_other_plans_have_none():
 
 def test_course_figures_have_means_errors_and_a_line_at_the_learning_stage():
     (order,) = course_figures(grouped([*ERM, EWC]), "accuracy")
-    assert order.stages == ("z", "a")
-    assert [(sign, label) for _, sign, label in order.legend] == [("●", "erm"), ("●", "ewc")]
-    assert [domain for domain, _ in order.figures] == ["z", "a", "b"]
-    z, a, b = (drawn(html) for _, html in order.figures)
+    assert order["stages"] == ("z", "a")
+    assert [(sign, label) for _, sign, label in order["legend"]] == [("●", "erm"), ("●", "ewc")]
+    assert [domain for domain, _ in order["figures"]] == ["z", "a", "b"]
+    z, a, b = (drawn(html) for _, html in order["figures"])
     assert (z.marks[0].x, z.marks[0].y) == ([1, 2], pytest.approx([80.0, 60.0]))
     assert z.marks[0].errors.above == pytest.approx([10.0, 0.0])
     assert (a.marks[1].x, a.marks[1].y) == ([2], pytest.approx([70.0]))  # starts with the first score
     assert [mark.name for mark in b.marks] == ["ewc"]
-    assert b.marks[0].colour == z.marks[1].colour == order.legend[1][0]
+    assert b.marks[0].colour == z.marks[1].colour == order["legend"][1][0]
     assert (z.rules, a.rules) == ([], [Rule(1.5)])  # z is learned in the first stage
 
 
 def test_all_domains_share_one_range_that_ignores_nan():
     run = stream("erm", 0, [{"z": 0.5, "a": float("nan")}, {"z": 0.5, "a": 0.5}], ["z", "a"])
-    ((z, a),) = courses(grouped([run]), "accuracy")
+    ((_, a),) = courses(grouped([run]), "accuracy")
     assert a.lines["erm"][0] is None
-    assert score_range([z, a], "accuracy") == (49.5, 50.5)  # padding around one value
-    low, high = score_range(courses(grouped([*ERM, EWC]), "accuracy")[0], "accuracy")
-    assert low == pytest.approx(30 - 4.8)  # 30 to 90
-    assert high == pytest.approx(90 + 4.8)
+    one, other = (
+        drawn(html).y.limits for _, html in course_figures(grouped([*ERM, EWC]), "accuracy")[0]["figures"][:2]
+    )
+    assert one == other == pytest.approx((30 - 4.8, 90 + 4.8))
+    (figures,) = course_figures(grouped([run]), "accuracy")
+    assert drawn(figures["figures"][0][1]).y.limits == pytest.approx((47.5, 52.5))  # padding around one value
 
 
 def test_names_in_course_figures_are_escaped():
     run = stream(SCRIPT, 0, [{SCRIPT: 0.5}, {SCRIPT: 0.6, "a": 0.7}], [SCRIPT, "a"])
     (order,) = course_figures(grouped([run]), "accuracy")
-    assert SCRIPT not in order.figures[0][1]
+    assert SCRIPT not in order["figures"][0][1]

@@ -25,11 +25,10 @@ def test_the_table_of_a_set_of_records_is_computed_once(monkeypatch):
 def test_references_have_rows_and_tests_but_do_not_compete():
     result = summarise([*ERM, *MIL, *in_domain("erm"), *in_domain("mil")], "accuracy")
     assert [row.label for row in result.competing.rows] == ["erm", "mil"]
-    assert list(result.rivals) == ["erm (leave-one-out)", "mil (leave-one-out)"]
     assert len(result.shown.rows) == 4
     (difference,) = result.differences
     assert (difference.label, difference.significant) == ("mil (leave-one-out)", True)
-    assert {label for label, _, _ in result.gaps} == set(result.rivals)
+    assert {label for label, _, _ in result.gaps} == {"erm (leave-one-out)", "mil (leave-one-out)"}
 
 
 def test_records_can_be_replaced_by_those_with_more_results():
@@ -38,7 +37,6 @@ def test_records_can_be_replaced_by_those_with_more_results():
     other = result.with_records({changed.id: changed})
     assert other.records[len(ERM)] is changed
     assert changed in other.shown.groups["mil"]
-    assert other.shown.groups["mil"] == other.rivals["mil"]
     assert other.decision is result.decision
 
 

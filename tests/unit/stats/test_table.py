@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.report.page import _cost_line
+from holdfast.report.words import cost_lines
 from holdfast.stats.formatting import MISSING
 from holdfast.stats.labels import configuration, grouped
 from holdfast.stats.table import (
@@ -96,19 +96,8 @@ def test_configurations_are_not_merged():
         record("erm", 1, {"t": 0.6}),
     ]
     by_label = {row.label: row.cells["t"].mean for row in tabulate(records, "accuracy").rows}
-    assert by_label == {
-        "erm": 0.5,
-        "mil (slots=8)": 0.1,
-        "mil (slots=16)": 0.2,
-        "mil + memory (slots=16)": 0.3,
-    }
+    assert by_label == {"erm": 0.5, "mil (slots=8)": 0.1, "mil (slots=16)": 0.2, "mil + memory (slots=16)": 0.3}
     assert list(by_label) == ["erm", "mil (slots=8)", "mil (slots=16)", "mil + memory (slots=16)"]
-
-
-def test_labels_include_the_encoder_if_there_are_two():
-    by_encoder = [record("erm", 0, {"t": 0.1}), record("mil", 0, {"t": 0.2}, encoder="cnn")]
-    assert list(grouped(by_encoder)) == ["erm (minilm)", "mil (cnn)"]
-    assert list(grouped(by_encoder[:1])) == ["erm"]
 
 
 def test_similar_specs_have_distinct_labels():
@@ -210,5 +199,6 @@ def test_costs():
         "runs": 2,
     }
     assert entries[1]["seconds"] is entries[1]["macs"] is None  # records of older versions
-    assert [text for text, _ in _cost_line(entries[0])[1]][-2:] == ["4.600", "2"]
-    assert [text for text, _ in _cost_line(entries[1])[1]][-2:] == [MISSING, "1"]
+    measured, unknown = ([text for text, _ in cells] for _, cells in cost_lines(entries))
+    assert measured[-2:] == ["4.600", "2"]
+    assert unknown[-2:] == [MISSING, "1"]

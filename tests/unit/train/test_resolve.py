@@ -9,7 +9,7 @@ import torch
 
 from holdfast import catalog
 from holdfast.api import compare
-from holdfast.auditing.repeated import count_repeated, repeated_note
+from holdfast.auditing.repeated import repeated_note
 from holdfast.catalog.methods import DEFAULT_SLATE
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
@@ -314,8 +314,6 @@ def test_repeated_rows_are_counted_and_the_command_is_named(tmp_path):
     path = tmp_path / "my texts.csv"
     pd.DataFrame(rows, columns=["text", "label", "domain"]).to_csv(path, index=False)
     data = load_data(path)
-    repeated = count_repeated(data)
-    assert (repeated.total, repeated.within, repeated.between) == (2, 1, 1)
     note = repeated_note(data, [str(path)])
     assert "2 of 5 rows repeat earlier ones (1 in the same domain, 1 in another domain)" in note
     assert f"holdfast audit '{path}' --clean clean.csv" in note
