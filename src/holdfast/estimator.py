@@ -166,9 +166,7 @@ class DomainEstimator(BaseEstimator, Configuration, ABC):
         schema = model.encoder.schema
         if schema and isinstance(frame, pd.DataFrame):
             texts = [name for name in model.columns or () if name not in {column.name for column in schema}]
-            raw, columns, _ = read_inputs(frame, schema, *texts)
-            none = np.full(len(raw), -1)
-            return model.align(Dataset("the DataFrame", raw, none, (), none + 1, ("all",), columns=columns)).raw
+            return model.align(read_inputs(frame, schema, *texts)).raw
         raw = as_raw(frame)
         self._check_features(X, raw)
         return raw

@@ -17,10 +17,10 @@ from holdfast.core.errors import BadInput
 from holdfast.core.files import locked
 from holdfast.core.stopping import Deadline, TimeUp, format_seconds, parse_duration, until
 from holdfast.data.align import one_domain, with_classes, with_labels, without_held_out
-from holdfast.data.dataset import Dataset, join
+from holdfast.data.dataset import Dataset, concatenated, join
 from holdfast.data.readers.in_memory import Source
 from holdfast.data.sample import draw_sample
-from holdfast.data.splits import TEST, TRAIN, DomainRows, HeldOut, Part, merge_marked, split_parts
+from holdfast.data.splits import TEST, TRAIN, DomainRows, HeldOut, Part, split_parts
 from holdfast.folders.format import Member, SavedModel, check_model, load_model
 from holdfast.folders.versions import (
     Ledger,
@@ -236,7 +236,7 @@ def past_data(saved: SavedModel, earlier: Sequence[Dataset]) -> Dataset | None:
         raise BadInput("this model folder does not list its held-out examples: fit the model again")
     marked = [saved.held_out.mark(with_targets(dataset, saved)) for dataset in earlier]
     marked = [dataset for dataset in marked if len(dataset)]
-    return merge_marked(marked) if marked else None
+    return concatenated(marked) if marked else None
 
 
 def with_targets(dataset: Dataset, saved: SavedModel) -> Dataset:

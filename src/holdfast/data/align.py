@@ -106,9 +106,7 @@ def with_labels(dataset: Dataset, names: tuple[str, ...]) -> Dataset:
     if unknown:
         fix = f"use its labels ({', '.join(names[:10])}{', ...' if len(names) > 10 else ''}), or fit a new model"
         raise BadInput(f"{dataset.name} has the label '{unknown[0]}', which the model does not have: {fix}")
-    targets = np.zeros((len(dataset), len(names)))
-    targets[:, [names.index(name) for name in dataset.classes]] = dataset.targets
-    return replace(dataset, classes=names, targets=targets)
+    return dataset.recoded(names, [names.index(name) for name in dataset.classes])
 
 
 def one_domain(dataset: Dataset, name: str | None, known: Collection[str]) -> Dataset:

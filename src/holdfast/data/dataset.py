@@ -143,7 +143,13 @@ class Dataset:
         return replace(self, unlabelled=True).with_notes(note) if count else self
 
     def recoded(self, classes: Sequence[str], codes: Sequence[int] | np.ndarray) -> Dataset:
-        """Return the data set with other classes; `codes` has the new code of each class, and -1 stays."""
+        """Return the data set with other classes or labels; `codes` has the new code of each class, and -1 stays."""
+        if self.targets is not None:
+            targets = self.targets
+            if targets.ndim > 1:  # a label that the data set lacks is 0
+                targets = np.zeros((len(self), len(classes)))
+                targets[:, codes] = self.targets
+            return replace(self, classes=tuple(classes), targets=targets)
         return replace(self, y=np.append(codes, -1).astype(np.int64)[self.y], classes=tuple(classes))
 
     def as_one_domain(self, name: str) -> Dataset:
@@ -183,32 +189,28 @@ def join(datasets: Sequence[Dataset]) -> Dataset:
         raise BadInput(f"the domain '{duplicates[0]}' occurs in two of {name}: rename it in one of them")
     classes = tuple(dict.fromkeys(label for dataset in datasets for label in dataset.classes))
     offsets = np.cumsum([0, *(len(dataset.domains) for dataset in datasets)])
-    y = [
-        dataset.y if dataset.targets is not None
-        else dataset.recoded(classes, [classes.index(name) for name in dataset.classes]).y
-        for dataset in datasets
+    recoded = [
+        replace(dataset.recoded(classes, [classes.index(name) for name in dataset.classes]), domains=tuple(domains),
+                domain=dataset.domain + start)
+        for dataset, start in zip(datasets, offsets[:-1], strict=True)
     ]  # fmt: skip
-    domain = [dataset.domain + start for dataset, start in zip(datasets, offsets[:-1], strict=True)]
-    split = np.concatenate([dataset.split_codes for dataset in datasets]).astype(np.int64)
-    split = None if all(dataset.split is None for dataset in datasets) else split
-    notes, raw = tuple(note for dataset in datasets for note in dataset.notes), Concat([d.raw for d in datasets])
-    y, domain = np.concatenate(y), np.concatenate(domain)
-    targets = _joined_targets(datasets, classes)
-    return Dataset(name, raw, y, classes, domain, tuple(domains), split, notes=notes, targets=targets, task=first.task)
+    return replace(concatenated(recoded), name=name)
 
 
-def _joined_targets(datasets: Sequence[Dataset], classes: tuple[str, ...]) -> np.ndarray | None:
-    """Concatenate targets; columns of label sets are aligned by name, and a label that a data set lacks is 0."""
-    columns = [dataset.targets for dataset in datasets if dataset.targets is not None]
-    if len(columns) != len(datasets):
-        assert not columns, "targets of different tasks"
-        return None
-    if columns[0].ndim == 1:
-        return np.concatenate(columns)
-    aligned = [np.zeros((len(dataset), len(classes))) for dataset in datasets]
-    for dataset, values, column in zip(datasets, aligned, columns, strict=True):
-        values[:, [classes.index(name) for name in dataset.classes]] = column
-    return np.concatenate(aligned)
+def concatenated(datasets: Sequence[Dataset]) -> Dataset:
+    """Concatenate data sets with the same classes and domains, without ids and times."""
+    first = datasets[0]
+    raw = first.raw if len(datasets) == 1 else Concat([dataset.raw for dataset in datasets])
+    y, domain = (np.concatenate([getattr(dataset, name) for dataset in datasets]) for name in ("y", "domain"))
+    split, targets = None, [dataset.targets for dataset in datasets if dataset.targets is not None]
+    assert len(targets) in (0, len(datasets)), "targets of different tasks"
+    if any(dataset.split is not None for dataset in datasets):
+        split = np.concatenate([dataset.split_codes for dataset in datasets]).astype(np.int64)
+    return Dataset(
+        first.name, raw, y, first.classes, domain, first.domains, split, task=first.task,
+        targets=np.concatenate(targets) if targets else None,
+        notes=tuple(note for dataset in datasets for note in dataset.notes),
+    )  # fmt: skip
 
 
 def example_form(raw: Raw) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.core.inputs import Graphs
 from holdfast.core.table import Schema, TableRows, category_columns, numeric_columns
 from holdfast.data.raw import Raw
 
@@ -67,12 +66,8 @@ def input_statistics(
         known = tuple(names) if names is not None and len(names) == width else tuple(map(str, range(1, width + 1)))
         return InputStatistics(numbers=numbers, number_names=known)
     if raw.kind == "graph":
-        return InputStatistics(lengths=np.asarray([_nodes(graph) for graph in examples], dtype=np.float64))
+        return InputStatistics(lengths=np.asarray([len(graph.nodes) for graph in examples], dtype=np.float64))
     return _of_texts(examples)
-
-
-def _nodes(graph: Graphs) -> int:
-    return len(graph.nodes)
 
 
 def _of_texts(examples: Sequence[Any]) -> InputStatistics:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from holdfast.core.errors import BadInput, check_known, laboratory_error
+from holdfast.core.settings import without_retired
 from holdfast.data.copies import copies_note
 from holdfast.data.dataset import Dataset
 from holdfast.data.readers import formats
@@ -34,11 +35,10 @@ from holdfast.data.readers.questions import read_questions
 from holdfast.data.readers.tables import read_table, table_chunks
 from holdfast.data.readers.tags import read_tags
 from holdfast.data.registry import READERS, Reader
-from holdfast.data.shifts import apply_shift
+from holdfast.data.shifts import Shift, apply_shift
 from holdfast.data.targets import infer_task
 from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled
 
-SHIFT_SETTINGS = ("shift", "environments", "group")
 FORMS: dict[str, Reader] = {"tags": read_tags, "questions": read_questions, "corpus": read_corpus}
 TABLES = (read_table, read_molecules, read_excel, read_frame)  # readers that can leave rows out
 
@@ -102,19 +102,17 @@ def load_data(
     if isinstance(data, Dataset):
         return data
     source, text, settings = _split_settings(data, known)
-    shift = {key: settings.pop(key) for key in SHIFT_SETTINGS if key in settings}
-    if "shift" in shift:  # the shift defines the domains
+    shift = settings.pop("shift", None)
+    if shift is not None:  # the shift defines the domains
         need = [role for role in need if role != "domain"]
     reader = _reader(source, ReadOptions(columns, need, skip_bad, carry), form=form, known=known, data_dir=data_dir)
     parameters = inspect.signature(reader).parameters.values()
     accepted = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in reader.keywords]
     for key in settings:
-        check_known(f"setting of {source}", key, [*accepted, *SHIFT_SETTINGS])
-    if shift and "shift" not in shift:
-        raise BadInput(f"'{source}@{text}' configures a shift but names none: add shift=size, degree or scaffold")
+        check_known(f"setting of {source}", key, [*accepted, "shift"])
     dataset = reader(**settings)
-    if shift:
-        dataset = apply_shift(dataset, str(shift.pop("shift")), **shift)
+    if shift is not None:
+        dataset = apply_shift(dataset, str(shift))
     return replace(dataset, name=f"{dataset.name}@{text}") if text else dataset
 
 
@@ -210,4 +208,4 @@ def _split_settings(data: Source, known: Collection[str]) -> tuple[Any, str, dic
             settings[key.strip()] = json.loads(value)
         except json.JSONDecodeError:
             settings[key.strip()] = value.strip()
-    return name, text, settings
+    return name, text, without_retired(Shift, settings)

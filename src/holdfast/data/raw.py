@@ -80,9 +80,18 @@ class Texts(Raw):
 
 
 class Records(Raw):
-    """Texts with annotations, such as tagged sentences or questions, as named tuples."""
+    """Texts with annotations in memory, such as tagged sentences or questions, as named tuples."""
 
     kind = "text"
+
+    def __init__(self, records: Sequence[tuple[Any, ...]]) -> None:
+        self.records = list(records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def take(self, rows: np.ndarray, *, size: int | None = None) -> list[Any]:
+        return [self.records[i] for i in rows]
 
     def digest(self, rows: np.ndarray) -> str:
         sha = hashlib.sha256()
@@ -264,21 +273,16 @@ class Concat(Raw):
         return int(self.starts[-1])
 
     def take(self, rows: np.ndarray, *, size: int | None = None) -> Any:
-        owner, examples = self._owner(rows), [None] * len(rows)
+        owner = self._owner(rows)
+        used = np.unique(owner) if len(rows) else [0]
+        pieces = [self.columns[i].take(rows[owner == i] - self.starts[i], size=size) for i in used]
+        order = np.argsort(np.argsort(owner, kind="stable"))  # positions of the rows in the joined pieces
         if self.kind in ("table", "mixed"):
-            positions = [np.flatnonzero(owner == i) for i in range(len(self.columns))]
-            tables = [
-                c.take(rows[at] - s, size=size) for c, at, s in zip(self.columns, positions, self.starts, strict=False)
-            ]
-            return TableRows.cat(tables).take(torch.from_numpy(np.argsort(np.concatenate(positions))))
-        for i, column in enumerate(self.columns):
-            positions = np.flatnonzero(owner == i)
-            if len(positions):
-                taken = column.take(rows[positions] - self.starts[i], size=size)
-                for position, example in zip(positions, taken, strict=True):
-                    examples[position] = example
-        stackable = examples and isinstance(examples[0], torch.Tensor)
-        return torch.stack(examples) if stackable else examples  # pyright: ignore[reportArgumentType]
+            return TableRows.cat(pieces).take(torch.from_numpy(order))
+        if isinstance(pieces[0], torch.Tensor):
+            return torch.cat(pieces)[order]
+        examples = [example for piece in pieces for example in piece]
+        return [examples[i] for i in order]
 
     def digest(self, rows: np.ndarray) -> str:
         """Equal the digest of one column if all rows lie in it, so that its cached features are reused."""

@@ -6,6 +6,7 @@ A sample of n rows is the first n rows of one fixed order, so that a larger samp
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from holdfast.data.dataset import Dataset
 
@@ -58,9 +59,4 @@ def _share_in_stratum(strata: np.ndarray, rng: np.random.Generator) -> np.ndarra
 
 def _rank(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return (n,) the rank of each value within its group, from 0."""
-    order = np.lexsort((values, groups))
-    starts = np.concatenate([[0], np.flatnonzero(np.diff(groups[order])) + 1])
-    sizes = np.diff(np.concatenate([starts, [len(groups)]]))
-    ranks = np.empty(len(groups), dtype=np.int64)
-    ranks[order] = np.arange(len(groups)) - np.repeat(starts, sizes)
-    return ranks
+    return pd.Series(values).groupby(groups).rank("first").to_numpy(dtype=np.int64) - 1

@@ -7,11 +7,11 @@ import numpy as np
 
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Graphs
-from holdfast.core.seeds import derive
+from holdfast.core.settings import retired_settings
 from holdfast.data.dataset import SPLITS, Dataset
 from holdfast.data.readers.molecules import by_scaffold
 
-GROUPS = ("quantile", "chance")
+ENVIRONMENTS = 2  # domains of the training graphs
 _TRAIN, _VALID, _TEST = range(len(SPLITS))
 
 
@@ -26,6 +26,8 @@ class Shift:
     test: tuple[float, float]
     min_edges: int = 0  # graphs with fewer edges, counted in both directions, are dropped
 
+    retired = retired_settings(environments=2, group="quantile")
+
 
 # size: Bevilacqua et al. (2021); degree: graphs with at most two edges are dropped, as in the code of CIGA
 SHIFTS = {
@@ -37,26 +39,20 @@ SCAFFOLD_NAMES = ("common", "rarer", "rare")
 NAMES = (*SHIFTS, "scaffold")
 
 
-def apply_shift(dataset: Dataset, shift: str, *, environments: int = 2, group: str = "quantile") -> Dataset:
+def apply_shift(dataset: Dataset, shift: str) -> Dataset:
     """Return the training, validation and test graphs of a shift as domains with splits; other graphs are dropped.
 
-    The training graphs are divided into `environments` domains of equal size: by quantiles of the shifted property
-    (for scaffolds, their frequency) or, with group `chance`, randomly. Existing domains and labels are ignored.
+    The training graphs are divided into two domains of equal size at the median of the shifted property (for scaffolds,
+    their frequency). Existing domains and labels are ignored.
     """
     check_known("shift", shift, NAMES)
-    check_known("group", group, GROUPS)
-    if type(environments) is not int or environments < 1:
-        raise BadInput(f"environments must be an integer of at least 1, got {environments!r}")
     if dataset.raw.kind != "graph":
         raise BadInput(f"the shift '{shift}' applies to graphs, but {dataset.name} holds {dataset.raw.kind}s")
     train, valid, test = by_scaffold(dataset) if shift == "scaffold" else _by_property(dataset, SHIFTS[shift])
     first, second, third = SCAFFOLD_NAMES if shift == "scaffold" else SHIFTS[shift].names
-    if len(train) < environments:
-        raise BadInput(f"{dataset.name} has {len(train)} training graphs, too few for {environments} environments")
-    if group == "chance":
-        train = np.random.default_rng(derive(0, "environments", dataset.name)).permutation(np.sort(train))
-    names = [first] if environments == 1 else [f"{first}-{i + 1}" for i in range(environments)]
-    groups = [(name, rows, _TRAIN) for name, rows in zip(names, np.array_split(train, environments), strict=True)]
+    if len(train) < ENVIRONMENTS:
+        raise BadInput(f"{dataset.name} has {len(train)} training graphs, too few for {ENVIRONMENTS} environments")
+    groups = [(f"{first}-{i + 1}", rows, _TRAIN) for i, rows in enumerate(np.array_split(train, ENVIRONMENTS))]
     groups += [] if valid is None else [(second, valid, _VALID)]
     return _as_domains(dataset, [*groups, (third, test, _TEST)])
 

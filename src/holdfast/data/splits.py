@@ -14,7 +14,6 @@ import torch
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.seeds import generator
 from holdfast.data.dataset import SPLITS, Dataset
-from holdfast.data.raw import Concat
 
 TRAIN, TEST = SPLITS.index("train"), SPLITS.index("test")
 BINS = 5  # quantile bins of numeric targets
@@ -211,17 +210,6 @@ class HeldOut:
                         held[row] = domain
                         break
         return held, np.asarray([value in known for value in hashes], dtype=bool) & (held < 0)
-
-
-def merge_marked(datasets: Sequence[Dataset]) -> Dataset:
-    """Concatenate data sets with the same domains and classes, all with splits."""
-    first, *others = datasets
-    if not others:
-        return first
-    names = ("y", "domain", "split") if first.targets is None else ("y", "domain", "split", "targets")
-    arrays: dict[str, Any] = {name: np.concatenate([getattr(d, name) for d in datasets]) for name in names}
-    raw = Concat([d.raw for d in datasets])
-    return Dataset(first.name, raw, classes=first.classes, domains=first.domains, task=first.task, **arrays)
 
 
 def row_hashes(dataset: Dataset, rows: np.ndarray) -> list[str]:

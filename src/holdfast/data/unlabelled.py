@@ -7,8 +7,7 @@ import numpy as np
 
 from holdfast.core.errors import BadInput
 from holdfast.data.align import align_features
-from holdfast.data.dataset import Dataset, example_form
-from holdfast.data.raw import Concat
+from holdfast.data.dataset import Dataset, concatenated, example_form
 from holdfast.data.splits import Part
 
 ALL = ("all",)  # domains of data without a domain column
@@ -27,20 +26,16 @@ def add_unlabelled(dataset: Dataset, extra: Dataset) -> Dataset:
     names = (_free_name(extra.name, dataset.domains),) if extra.domains == ALL else extra.domains
     domains = tuple(dict.fromkeys((*dataset.domains, *names)))
     codes = np.asarray([domains.index(name) for name in names], dtype=np.int64)
-    count = len(extra)
+    count, targets = len(extra), dataset.targets
+    blank = replace(
+        extra, y=np.full(count, -1, dtype=np.int64), domain=codes[extra.domain], split=None, notes=(),
+        targets=None if targets is None else np.full((count, *targets.shape[1:]), np.nan),
+    )  # fmt: skip
+    ids = None if dataset.ids is None else [*dataset.ids, *(f"unlabelled {i + 1}" for i in range(count))]
+    joined = concatenated([replace(dataset, domains=domains), blank])
+    joined = replace(joined, ids=ids, columns=dataset.columns, forms=dataset.forms, unlabelled=True)
     labels = " and their labels are not read" if (extra.y >= 0).any() else ""
-    return replace(
-        dataset,
-        raw=Concat([dataset.raw, extra.raw]),
-        y=np.concatenate([dataset.y, np.full(count, -1, dtype=np.int64)]),
-        domain=np.concatenate([dataset.domain, codes[extra.domain]]),
-        domains=domains,
-        split=None if dataset.split is None else np.concatenate([dataset.split, np.full(count, -1, dtype=np.int64)]),
-        ids=None if dataset.ids is None else [*dataset.ids, *(f"unlabelled {i + 1}" for i in range(count))],
-        time=None,
-        notes=(*dataset.notes, f"{count:,} unlabelled examples of {', '.join(names)} are added{labels}"),
-        unlabelled=True,
-    )
+    return joined.with_notes(f"{count:,} unlabelled examples of {', '.join(names)} are added{labels}")
 
 
 def _free_name(name: str, known: Collection[str]) -> str:

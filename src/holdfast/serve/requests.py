@@ -14,16 +14,14 @@ import torch
 from torch import Tensor
 
 from holdfast.core.errors import BadInput
-from holdfast.core.inputs import Graphs, Question
+from holdfast.core.inputs import Graphs, Question, Sentence
 from holdfast.core.table import Schema, TableRows
 from holdfast.data.align import align_features, model_columns
 from holdfast.data.decode import count_pixels, decode_image
-from holdfast.data.raw import GraphList, Pixels, Raw, Table, Texts, Vectors
+from holdfast.data.raw import GraphList, Pixels, Raw, Records, Table, Texts, Vectors
 from holdfast.data.readers.columns import ColumnFinder
 from holdfast.data.readers.molecules import molecules
-from holdfast.data.readers.questions import Questions
 from holdfast.data.readers.tables import read_json_rows
-from holdfast.data.readers.tags import Sentences
 
 WHERE = "the request"
 QUESTION_ROLES = ("question", "context")
@@ -314,8 +312,8 @@ def merge(requests: Sequence[ParsedRequest]) -> Raw:
         return Table.of(TableRows.cat([request.examples for request in requests]))
     examples = [example for request in requests for example in request.examples]
     if kind == "sentence":
-        return Sentences(examples, None)
-    return {"text": Texts.of, "question": Questions, "graph": GraphList}[kind](examples)
+        return Records([Sentence(words) for words in examples])
+    return {"text": Texts.of, "question": Records, "graph": GraphList}[kind](examples)
 
 
 def _is_number(value: Any, *, below: float = 1e300) -> bool:

@@ -11,12 +11,10 @@ import torch
 
 from holdfast import catalog
 from holdfast.analysis.views import Views, collect_views
-from holdfast.core.inputs import Question
+from holdfast.core.inputs import Question, Sentence
 from holdfast.core.tape import tape
 from holdfast.data.batches import Examples, prepare
-from holdfast.data.raw import Texts
-from holdfast.data.readers.questions import Questions
-from holdfast.data.readers.tags import Sentences
+from holdfast.data.raw import Records, Texts
 from holdfast.data.splits import Part
 from holdfast.nn.backbones.gmap import GMap
 from holdfast.nn.backbones.text import TextEncoder
@@ -121,9 +119,9 @@ PARTS = ("context", "question", "answers", "answer_start")
 def raw_of(task: str):
     if task == "tag":
         words = [words for words, _ in tagged_sentences("home", 8)]
-        return Sentences(words, [[0] * len(each) for each in words]), ("O", "B-THING", "I-THING")
+        return Records([Sentence(each, [0] * len(each)) for each in words]), ("O", "B-THING", "I-THING")
     rows = [[row[part] for part in PARTS] for row in question_rows("home", 8)]
-    return Questions([Question(c, q, tuple(a), tuple(s)) for c, q, a, s in rows]), ("start", "end")
+    return Records([Question(c, q, tuple(a), tuple(s)) for c, q, a, s in rows]), ("start", "end")
 
 
 @pytest.mark.parametrize("task", ["tag", "span"])

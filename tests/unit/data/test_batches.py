@@ -112,13 +112,6 @@ def test_an_order_has_every_row_once_and_does_not_depend_on_anything_but_the_see
     assert not np.array_equal(order, nested_order(dataset, seed=1))
 
 
-def test_the_random_state_of_numpy_is_not_changed(dataset):
-    np.random.seed(3)
-    before = np.random.get_state()[1].copy()
-    nested_order(dataset)
-    assert np.array_equal(before, np.random.get_state()[1])
-
-
 def test_small_domains_are_complete_in_every_sample(dataset):
     guaranteed = SMALL + 2 * LEAST
     order = nested_order(dataset)

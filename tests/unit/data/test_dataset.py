@@ -10,9 +10,8 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Sentence
 from holdfast.data.align import one_domain, with_classes, without_held_out
-from holdfast.data.dataset import Dataset, join
-from holdfast.data.raw import Texts, Vectors
-from holdfast.data.readers.tags import Sentences
+from holdfast.data.dataset import Dataset, concatenated, join
+from holdfast.data.raw import Records, Texts, Vectors
 from holdfast.data.sample import check_sample, draw_sample, load_sample, save_sample
 from holdfast.data.splits import (
     TEST,
@@ -20,13 +19,12 @@ from holdfast.data.splits import (
     DomainRows,
     HeldOut,
     Part,
-    merge_marked,
     row_hashes,
     rows_by_domain,
     split_parts,
 )
 from holdfast.data.synthetic import world
-from holdfast.train.plans import CrossDataset, LeaveOneOut
+from holdfast.train.plans import LeaveOneOut
 
 
 def reviews(name: str, texts: list, labels: list[int], classes: tuple[str, ...], **more) -> Dataset:
@@ -84,14 +82,6 @@ def test_incompatible_data_sets_are_rejected():
         join([FIRST, pairs])
     with pytest.raises(BadInput, match=r"domain 'a' occurs in two of a\+a"):
         join([FIRST, FIRST])
-
-
-def test_joined_set_works_with_the_cross_dataset_plan():
-    found = join([FIRST, SECOND])
-    (episode,) = CrossDataset(targets=("b",)).episodes(rows_by_domain(found), 0)
-    (stage,) = episode.stages
-    assert [(p.domain, p.rows.tolist()) for p in stage.train] == [("a", [0, 1])]
-    assert [(p.domain, p.rows.tolist()) for p in stage.test] == [("b", [4, 5, 6])]
 
 
 ROWS = np.arange(6)
@@ -164,7 +154,7 @@ def test_copies_of_a_held_out_row_are_dropped():
     assert [(part.domain, len(part)) for part in split_parts(again, TEST)] == [("x", 1), ("y", 1)]
     assert [again.raw.take(part.rows) for part in split_parts(again, TRAIN)] == [["other"], ["else"]]
     assert again.domain[again.split == TEST].tolist() == [0, 1]
-    assert len(merge_marked([again, again])) == 2 * len(again)
+    assert len(concatenated([again, again])) == 2 * len(again)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -192,7 +182,7 @@ def test_pairs_of_texts_stay_pairs(tmp_path):
 
 
 def test_unsupported_samples_are_rejected_before_training():
-    tags = Sentences([["a"]], [[0]])
+    tags = Records([Sentence(["a"], [0])])
     assert isinstance(tags.take(np.arange(1))[0], Sentence)
     data = Dataset("t", tags, np.zeros(1, dtype=np.int64), ("O",), np.zeros(1, dtype=np.int64), ("d",))
     with pytest.raises(BadInput, match=r"--keep-sample .*tags or answers"):

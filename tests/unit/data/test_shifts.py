@@ -50,24 +50,15 @@ def test_size(sizes):
 
 def test_degree_and_reversed_degree():
     data = pool([graph(10, e) for e in range(1, 103)])  # those of 1 and 2 edges are left out
-    found = apply_shift(data, "degree", environments=1)
-    assert found.domains == ("low", "middle", "high")
+    found = apply_shift(data, "degree")
+    assert found.domains == ("low-1", "low-2", "middle", "high")
     tens = [sorted((values(found, name, "degree") * 10).round().astype(int)) for name in found.domains]
-    assert tens == [list(range(3, 53)), list(range(53, 83)), list(range(83, 103))]
-    assert [set(found.split[found.rows_of(name)].tolist()) for name in found.domains] == [{0}, {1}, {2}]
-    turned = apply_shift(data, "degree-reversed", environments=1)
-    assert turned.domains == ("high", "middle", "low")
+    assert tens == [list(range(3, 28)), list(range(28, 53)), list(range(53, 83)), list(range(83, 103))]
+    assert [set(found.split[found.rows_of(name)].tolist()) for name in found.domains] == [{0}, {0}, {1}, {2}]
+    turned = apply_shift(data, "degree-reversed")
+    assert turned.domains == ("high-1", "high-2", "middle", "low")
     tens = [sorted((values(turned, name, "degree") * 10).round().astype(int)) for name in turned.domains]
-    assert tens == [list(range(53, 103)), list(range(23, 53)), list(range(3, 23))]
-
-
-def test_random_environments_have_equal_size_and_are_reproducible(sizes):
-    found = [apply_shift(sizes[0], "size", environments=3, group="chance") for _ in range(2)]
-    assert found[0].fingerprint == found[1].fingerprint
-    parts = [values(found[0], f"small-{i}") for i in (1, 2, 3)]
-    assert [len(part) for part in parts] == [17, 17, 16]
-    assert sorted(np.concatenate(parts)) == list(range(1, 51))
-    assert max(part.min() for part in parts) < min(part.max() for part in parts)  # not in the order of size
+    assert tens == [list(range(53, 78)), list(range(78, 103)), list(range(23, 53)), list(range(3, 23))]
 
 
 def test_labels_do_not_affect_the_split(sizes):
@@ -80,16 +71,9 @@ def test_invalid_shifts_are_rejected(sizes):
     data, _ = sizes
     with pytest.raises(BadInput, match="unknown shift 'sise': did you mean 'size'"):
         apply_shift(data, "sise")
-    with pytest.raises(BadInput, match="unknown group 'luck'"):
-        apply_shift(data, "size", group="luck")
-    for wrong in (0, 1.5, "two"):
-        with pytest.raises(BadInput, match="environments must be an integer"):
-            apply_shift(data, "size", environments=wrong)  # pyright: ignore[reportArgumentType]
     with pytest.raises(BadInput, match="vector-none holds vectors"):
         apply_shift(world("vector", "none"), "size")
     with pytest.raises(BadInput, match="no graphs for the domain 'large'"):
         apply_shift(pool([graph(5, 4)] * 10), "size")
-    with pytest.raises(BadInput, match=r"2 training graphs.* 9 environments"):
-        apply_shift(pool([graph(v, 4) for v in (1, 2, 3, 4)]), "size", environments=9)
     with pytest.raises(BadInput, match="0 training graphs"):
         apply_shift(pool([graph(5, 1)] * 10), "degree")

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.dataset import Dataset, encode, join
+from holdfast.data.dataset import Dataset, concatenated, encode, join
 from holdfast.data.raw import Pixels, Texts, Vectors
 from holdfast.data.sample import Sample, load_sample, save_sample
-from holdfast.data.splits import merge_marked, row_hashes
+from holdfast.data.splits import row_hashes
 from holdfast.data.targets import label_sets, measurements, numeric_targets, ordered_levels, separator_in
+from holdfast.data.unlabelled import add_unlabelled
 from holdfast.train.training_data import training_data
 
 
@@ -141,7 +142,7 @@ def test_targets_follow_joins_samples_hashes_and_fingerprints(tmp_path):
     sets = [label_sets(data(["a|b", "b"]), task="multilabel"), label_sets(data(["c|b", "c"], "z"), task="multilabel")]
     assert join(sets).targets.tolist() == [[1, 1, 0], [0, 1, 0], [0, 1, 1], [0, 0, 1]]
     marked = replace(first, split=np.array([0, 2]))
-    assert merge_marked([marked, marked]).targets.tolist() == [1, 2.5, 1, 2.5]
+    assert concatenated([marked, marked]).targets.tolist() == [1, 2.5, 1, 2.5]
     loaded = load_sample(save_sample(tmp_path / "s.safetensors", Sample(marked, 5), size=None)).dataset
     assert (loaded.targets.tolist(), loaded.task) == ([1, 2.5], "regress")
 
@@ -153,3 +154,9 @@ def test_labels_with_decimal_commas_are_numbers() -> None:
     converted = numeric_targets(dataset, task="regress")
     assert converted.targets.tolist() == [number + 0.5 for number in range(30)]
     assert "labels are read as numbers with a decimal comma" in converted.notes
+
+
+def test_unlabelled_examples_have_no_targets() -> None:
+    joined = add_unlabelled(numeric_targets(data(["1", "2.5"]), task="regress"), data(["4"], "z"))
+    np.testing.assert_equal(joined.targets, [1, 2.5, np.nan])
+    assert (joined.y.tolist(), joined.domains, joined.task) == ([0, 0, -1], ("x", "z"), "regress")

@@ -6,12 +6,10 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from holdfast.core.errors import BadInput
-from holdfast.core.inputs import Question
+from holdfast.core.inputs import Question, Sentence
 from holdfast.core.seeds import generator
 from holdfast.data.batches import Batches, Examples
-from holdfast.data.raw import Texts
-from holdfast.data.readers.questions import Questions
-from holdfast.data.readers.tags import Sentences
+from holdfast.data.raw import Records, Texts
 from holdfast.data.splits import Part
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.model import Model
@@ -171,8 +169,8 @@ def test_missing_head_is_added_with_tied_word_vectors(tmp_path):
 
 def test_tagged_sentences_and_questions_provide_texts(encoder):
     plain = prepared(encoder, ["the film was good", "we saw a bad film"])
-    tagged = Sentences([["the", "film", "was", "good"], ["we", "saw", "a", "bad", "film"]], [[0] * 4, [0] * 5])
-    asked = Questions([Question(text, "which?") for text in ("the film was good", "we saw a bad film")])
+    tagged = Records([Sentence(text.split()) for text in ("the film was good", "we saw a bad film")])
+    asked = Records([Question(text, "which?") for text in ("the film was good", "we saw a bad film")])
     for raw in (tagged, asked):
         result = Masked().prepare(encoder, raw, ())
         every = torch.arange(2)

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Question
-from holdfast.data.raw import Texts
-from holdfast.data.readers.questions import Questions
+from holdfast.data.raw import Records, Texts
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.tasks.span import (
     END,
@@ -40,7 +39,7 @@ def encoder(tmp_path_factory):
 def raw():
     parts = ("context", "question", "answers", "answer_start")
     rows = [[row[part] for part in parts] for row in question_rows("home", 12)]
-    return Questions([Question(context, question, tuple(a), tuple(s)) for context, question, a, s in rows])
+    return Records([Question(context, question, tuple(a), tuple(s)) for context, question, a, s in rows])
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Sentence
 from holdfast.core.ragged import NONE
-from holdfast.data.raw import Texts
-from holdfast.data.readers.tags import Sentences
+from holdfast.data.raw import Records, Texts
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.tasks.base import ColumnTask, Structured
 from holdfast.tasks.tag import (
@@ -103,7 +102,7 @@ def test_sampled_targets_keep_truncated_words():
 
 def test_targets_are_at_first_tokens(tmp_path):
     encoder = TextEncoder.build(list, name=str(tiny_bert(tmp_path / "b")), length=8)
-    raw = Sentences([["the", "phone", "x1"], ["bad"] * 9], [[0, 1, 2], [0] * 8 + [3]])
+    raw = Records([Sentence(["the", "phone", "x1"], [0, 1, 2]), Sentence(["bad"] * 9, [0] * 8 + [3])])
     bound = Tag().prepare(encoder, raw, CLASSES)
     y = bound.y.take(torch.arange(2))
     assert y[0].tolist() == [0, 1, 2] + [NONE] * 6

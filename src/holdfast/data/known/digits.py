@@ -1,6 +1,5 @@
 """Coloured MNIST: in training the colour predicts the label better than the digit, in the tests it does not."""
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ from holdfast.core.seeds import derive
 from holdfast.data.dataset import SPLITS, Dataset
 from holdfast.data.known.known_set import KnownSet
 from holdfast.data.raw import Pixels
+from holdfast.data.readers.npz import open_arrays
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 SIZES = (14, 28)
@@ -69,11 +69,10 @@ def colorize(images: np.ndarray, colour: np.ndarray | None) -> np.ndarray:
 
 def _load(known: KnownSet, data_dir: Path | None) -> list[np.ndarray]:
     path = known.find(data_dir, f"mnist.npz, with the arrays {', '.join(KEYS)}, into FOLDER", (".npz",))
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = [file[key] for key in KEYS]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise BadInput(f"{path} is damaged or lacks one of the arrays {', '.join(KEYS)}: write it again") from error
+    with open_arrays(path) as file:
+        if missing := [key for key in KEYS if key not in file]:
+            raise BadInput(f"{path} lacks the array {missing[0]}: it needs {', '.join(KEYS)}")
+        arrays = [file[key] for key in KEYS]
     for images, digits in (arrays[:2], arrays[2:]):
         if images.dtype != np.uint8 or images.shape[1:] != (28, 28) or digits.shape != (len(images),):
             raise BadInput(f"{path} must hold uint8 images (n, 28, 28) with one digit per image, got {images.shape}")

@@ -147,11 +147,11 @@ CONVERTED = ", with TU's files A, graph_indicator, graph_labels and node_attribu
 MOLECULE_COLUMNS = "the columns smiles, label (0, 1) and split (train, valid, test: the scaffold split)"
 
 
-def read_graph_set(known: KnownSet, *, data_dir: Path | None = None, fold: int | None = None) -> Dataset:
-    """Read a zip, a folder or a text file; `fold` marks the test rows of one fold of a zip with folds."""
+def read_graph_set(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
+    """Read a zip, a folder or a text file."""
     expected = f"{known.files[0]}.zip into FOLDER{CONVERTED if known.options.get('converted') else ''}"
     path = known.find(data_dir, expected, (".zip", "", ".txt"))
-    dataset = read_graphs(path, fold=fold)
+    dataset = read_graphs(path)
     if len(dataset.domains) > 1:
         raise BadInput(f"{path} holds {len(dataset.domains)} sets of graphs, {known.name} is one: remove the others")
     return known.finish(dataset.as_one_domain(known.name), "graphs").checked()

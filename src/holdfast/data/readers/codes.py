@@ -98,11 +98,11 @@ def domain_codes(column: CodeColumn, time: np.ndarray | None) -> tuple[np.ndarra
 
 def coded_dataset(
     name: str, raw: Raw, coded: Mapping[str, CodeColumn], *, where: str,
-    split_name: str = "split", classes: tuple[str, ...] = (), notes: Sequence[str] = (), **fields: Any,
+    classes: tuple[str, ...] = (), notes: Sequence[str] = (), **fields: Any,
 ) -> Dataset:  # fmt: skip
     """Build a data set from its coded label, domain and split; without them there are no labels and one domain, `all`.
 
-    `where` and `split_name` are for error messages, and `fields` are further fields of the data set.
+    `where` is for error messages, and `fields` are further fields of the data set.
     """
     y = np.full(len(raw), -1, dtype=np.int64)
     roles = [role for role in ("label", "domain") if role in coded]
@@ -113,11 +113,11 @@ def coded_dataset(
     domain, domains = np.zeros(len(raw), dtype=np.int64), ("all",)
     if "domain" in coded:
         domain, domains = domain_codes(coded["domain"], fields.get("time"))
-    split = split_codes(coded["split"], where=where, name=split_name) if "split" in coded else None
+    split = split_codes(coded["split"], where=where) if "split" in coded else None
     return Dataset(name, raw, y, classes, domain, domains, split, notes=tuple(notes), **fields)
 
 
-def split_codes(column: CodeColumn, *, where: str, name: str) -> np.ndarray:
+def split_codes(column: CodeColumn, *, where: str) -> np.ndarray:
     """Return indices (n,) into SPLITS by the conventional split names; in `train_sentences` the first word counts.
 
     Rows with the split `all` get -1.
@@ -128,7 +128,7 @@ def split_codes(column: CodeColumn, *, where: str, name: str) -> np.ndarray:
     if (split < -1).any():
         row = int((split < -1).argmax())
         value = list(column.index)[codes[row]] if codes[row] >= 0 else ""
-        raise BadInput(f"{where}: row {row + 1}, column '{name}' has the split {value!r}: {SPLIT_FIX}")
+        raise BadInput(f"{where}: row {row + 1}, column 'split' has the split {value!r}: {SPLIT_FIX}")
     return split
 
 
@@ -151,18 +151,3 @@ def times(column: Any) -> np.ndarray | None:
         values = converted.to_numpy()
         return None if np.isnan(values).any() else values
     return None
-
-
-class Strings(Sequence[str]):
-    """An Arrow string column as a sequence of str, without one Python object per row."""
-
-    def __init__(self, column: pa.ChunkedArray) -> None:
-        self.column = column
-
-    def __len__(self) -> int:
-        return len(self.column)
-
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return Strings(self.column.take(pa.array(range(*at.indices(len(self))), type=pa.int64())))
-        return self.column[int(at)].as_py()

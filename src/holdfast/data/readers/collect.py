@@ -10,35 +10,10 @@ from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import ImageFiles, Raw, Texts
 from holdfast.data.readers.arrow import TEXT, decoded
-from holdfast.data.readers.codes import CodeColumn, Strings, coded_dataset, times
+from holdfast.data.readers.codes import CodeColumn, coded_dataset, times
 from holdfast.data.readers.features import FeatureCollector, unused_columns
 from holdfast.data.readers.forms import Plan, stored_forms
 from holdfast.data.readers.sources import TableSource
-
-_CHUNK = 1 << 23  # bytes
-
-
-class _StringColumn:
-    """A string column that grows by batches; small batches are merged, since they waste memory."""
-
-    def __init__(self) -> None:
-        self.chunks: list[Any] = []
-        self.pending: list[Any] = []
-
-    def add(self, batch: Any) -> None:
-        self.pending.append(batch)
-        if sum(b.nbytes for b in self.pending) >= _CHUNK:
-            self._merge()
-
-    def column(self) -> pa.ChunkedArray:
-        self._merge()
-        return pa.chunked_array(self.chunks, type=TEXT)
-
-    def _merge(self) -> None:
-        if self.pending:
-            self.chunks.append(pa.concat_arrays(self.pending, memory_pool=pa.system_memory_pool()))
-            self.pending = []
-            pa.default_memory_pool().release_unused()  # return freed memory to the system
 
 
 class TableCollector:
@@ -48,7 +23,7 @@ class TableCollector:
         self.source, self.forms, self.rows = source, stored_forms(plan.forms), 0
         self.roles = roles = plan.roles
         names = (*roles.texts, roles.image, roles.id)
-        self.strings = {name: _StringColumn() for name in names if name is not None}
+        self.strings: dict[str, list[Any]] = {name: [] for name in names if name is not None}
         self.features = FeatureCollector(source.where, roles.features, chosen=roles.chosen)
         self.coded = {role: CodeColumn() for role in ("label", "domain", "split") if getattr(roles, role) is not None}
         self.time: list[Any] = []
@@ -61,7 +36,7 @@ class TableCollector:
             return
         roles = self.roles
         for name, strings in self.strings.items():
-            strings.add(_as_text(batch.column(name)).fill_null(""))
+            strings.append(_as_text(batch.column(name)).fill_null(""))
         if roles.features:
             self.features.add(batch)
         for role, codes in self.coded.items():
@@ -73,11 +48,11 @@ class TableCollector:
     def dataset(self) -> Dataset:
         """Return all rows as a data set."""
         source, roles, notes = self.source, self.roles, []
-        raw: Raw | None = Texts(*(self.strings[name].column() for name in roles.texts)) if roles.texts else None
+        raw: Raw | None = Texts(*(self._texts(name) for name in roles.texts)) if roles.texts else None
         names, columns = roles.texts, None
         if roles.image is not None:
             folder, names = source.folder or Path(), (roles.image,)
-            raw = ImageFiles([folder / path for path in self.strings[roles.image].column().to_pylist()])
+            raw = ImageFiles([folder / path for path in self._texts(roles.image).to_pylist()])
         if roles.features:
             raw, columns, notes = self.features.result(raw, names)
         assert raw is not None
@@ -90,18 +65,19 @@ class TableCollector:
                 raise BadInput(f"{fault}: fix the values or remove --column time={roles.time}")
             notes.append(f"{fault}, so it is not used as the time")
         dataset = coded_dataset(
-            source.name, raw, self.coded, where=source.where, split_name=roles.split or "", notes=notes,
-            ids=None if roles.id is None else Strings(self.strings[roles.id].column()), time=time, columns=columns,
+            source.name, raw, self.coded, where=source.where, notes=notes,
+            ids=None if roles.id is None else self._texts(roles.id).to_pylist(), time=time, columns=columns,
             forms=self.forms, carried=pa.Table.from_batches(self.carried) if self.carried else None,
             file_rows=np.concatenate(self.numbers) if self.numbers else None,
         )  # fmt: skip
         return dataset.with_notes(*source.notes)
 
+    def _texts(self, name: str) -> pa.ChunkedArray:
+        return pa.chunked_array(self.strings[name], type=TEXT)
+
 
 def _as_text(column: Any) -> Any:
     """Convert an Arrow array to large strings of valid UTF-8."""
-    column = decoded(column)
-    if column.type != TEXT:
-        column = column.cast(TEXT)
+    column = decoded(column).cast(TEXT)
     column.validate(full=True)
     return column

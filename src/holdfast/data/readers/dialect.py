@@ -2,7 +2,6 @@
 
 import codecs
 import csv
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -63,35 +62,19 @@ def _detect_encoding(path: Path) -> tuple[str, int]:
         file.seek(start)
         valid = invalid = 0
         undefined = False
-        for block in _blocks(file):
-            if block.isascii():
-                continue
-            decoded = block.decode("utf-8", "surrogateescape")
-            bad = len(block) - len(decoded.encode("utf-8", "ignore"))
-            valid += len(decoded) - len(decoded.encode("ascii", "ignore")) - bad
-            invalid += bad
-            undefined |= bad > 0 and any(byte in block for byte in _NOT_CP1252)
+        decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        while block := file.read(_BLOCK):
+            text = decoder.decode(block, final=len(block) < _BLOCK)
+            if not text.isascii():
+                bad = len(text) - len(text.encode("utf-8", "ignore").decode())  # each invalid byte is a surrogate
+                valid += len(text) - len(text.encode("ascii", "ignore")) - bad
+                invalid += bad
+                undefined |= bad > 0 and any(byte in block for byte in _NOT_CP1252)
     if not invalid or invalid < valid:
         return "utf-8", 0  # Arrow skips the mark, and reports the row of a damaged character
     if undefined:
         raise not_utf8(path, "and not Windows-1252")
     return "cp1252", start
-
-
-def _blocks(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield blocks of a file that end between characters of UTF-8."""
-    rest = b""
-    while data := file.read(_BLOCK):
-        block = rest + data
-        end = len(block)
-        while end > len(block) - 4 and end > 0 and block[end - 1] & 0xC0 == 0x80:
-            end -= 1  # continuation bytes
-        if end > 0 and block[end - 1] >= 0xC0:
-            end -= 1  # the first byte of a character
-        end = end or len(block)
-        yield block[:end]
-        rest = block[end:]
-    yield rest
 
 
 def _detect_separator(path: Path, encoding: str, start: int, expected: str) -> str:

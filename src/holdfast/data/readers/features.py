@@ -97,25 +97,23 @@ class FeatureCollector:
             notes = [*self._vector_notes(), *self._constants(numbers), *self._unused()]
             return Inputs(Vectors(numbers), tuple(self.numeric), notes)
         varying = [i for i, name in enumerate(self.numeric) if self._varies(name, numbers[:, i])]
-        schema = [self._column(name) for name in self.kinds if name not in self.unused and name not in text]
-        if not schema and companion is None:
+        schema = [
+            Column(name, "category", tuple(self.coded[name].index)) if name in self.coded else Column(name, kind)
+            for name, kind in self.kinds.items()
+            if name not in self.unused and name not in text
+        ]
+        raw, columns = companion, None
+        if schema:
+            codes = [self.coded[name].codes().astype(np.int32) for name in coded]
+            stacked = np.stack(codes, axis=1) if codes else np.zeros((len(numbers), 0), np.int32)
+            numbers = numbers if len(varying) == len(self.numeric) else numbers[:, varying]
+            raw, text = Table(tuple(schema), numbers, stacked, companion), [*other_names, *text]
+            columns = (*(column.name for column in schema), *text)
+        if raw is None:
             reasons = unused_columns(self.unused)
             fix = "name one with --column text=NAME, category=NAME or number=NAME"
             raise BadInput(f"{self.where} has no text column and no other input, not used: {reasons}: {fix}")
-        if not schema and companion is not None:
-            return Inputs(companion, None, [*self._notes(schema, text, companion), *self._unused()])
-        codes = [self.coded[name].codes().astype(np.int32) for name in coded]
-        stacked = np.stack(codes, axis=1) if codes else np.zeros((len(numbers), 0), np.int32)
-        table = Table(
-            tuple(schema), numbers if len(varying) == len(self.numeric) else numbers[:, varying], stacked, companion
-        )
-        text = [*other_names, *text]
-        notes = [*self._notes(schema, text, companion), *self._unused()]
-        return Inputs(table, (*(column.name for column in schema), *text), notes)
-
-    def _column(self, name: str) -> Column:
-        categories = tuple(self.coded[name].index) if name in self.coded else ()
-        return Column(name, "category" if name in self.coded else self.kinds[name], categories)
+        return Inputs(raw, columns, [*self._notes(schema, text, companion), *self._unused()])
 
     def _unused(self) -> list[str]:
         return [f"not used: {unused_columns(self.unused)}"] if self.unused else []

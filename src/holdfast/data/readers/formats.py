@@ -3,16 +3,17 @@
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import csv, parquet
-from pyarrow import json as arrow_json
 
 from holdfast.core.errors import BadInput
 from holdfast.core.files import open_limit
@@ -24,10 +25,10 @@ from holdfast.data.readers.sources import BadCell, OnInvalid, TableSource, Types
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 BLOCK = 1 << 24  # bytes of csv per block, which is also the maximum length of a row
-HEAD = 1 << 20  # bytes of csv that determine the types of columns; bytes of json per block
+HEAD = 1 << 20  # bytes of csv that determine the types of columns
 MAX_COLUMNS = 100_000
-_NO_OBJECT, _UNPAIRED = "is not a JSON object", "has an unpaired surrogate such as \\ud83d"
-_JSON_BATCH = 1 << 14  # rows of json per batch, if they are read one by one
+_UNPAIRED = "has an unpaired surrogate such as \\ud83d"
+_JSON_BATCH = 1 << 12  # rows of json per batch
 _PEEK = 200  # lines of json that determine the types
 _JSON_TYPES: dict[pa.DataType, tuple[str, set[type]]] = {
     pa.bool_(): ("true or false", {bool}),
@@ -64,17 +65,12 @@ class TableFile(TableSource):
             return BadInput(f"{path}: {cell}: {cell.fix}")
         if "straddl" in message:
             return BadInput(f"{path}: a row is longer than {BLOCK >> 20} MB: check for a quote that is never closed")
-        if fault := self._fault(types or {}):
-            return BadInput(f"{path}: {fault}")
         if isinstance(error, PermissionError):
             return BadInput(f"{path} cannot be read: change its permissions")
         if message.endswith("Empty CSV file or block: cannot infer number of columns"):
             return BadInput(f"{path} is damaged or has no header: write a header and one row per example")
         reason = message.split(". ")[0].rstrip(".")[:200]  # only Arrow's first sentence
         return BadInput(f"{path} is damaged or not a {path.suffix[1:]} file ({reason}): write it again")
-
-    def _fault(self, types: Types) -> str | None:
-        """Describe the first row that is not an object with values of the expected types."""
 
 
 class CsvFile(TableFile):
@@ -191,17 +187,9 @@ class JsonFile(TableFile):
         return types
 
     @cached_property
-    def first_rows(self) -> list[Mapping[str, Any]]:
-        """The first objects, up to an invalid line, which is reported with its row number when the file is streamed."""
-        rows = []
-        for _, value in islice(_json_lines(self.path, errors="strict"), _PEEK):
-            if not isinstance(value, BadCell):
-                rows.append(value)
-            elif value.problem == _UNPAIRED:
-                raise BadInput(f"{self.path}: {value}: {value.fix}")
-            elif value.problem != _NO_OBJECT:
-                break
-        return rows
+    def first_rows(self) -> Sequence[Mapping[str, Any]]:
+        """The objects among the first rows; other rows are reported when the file is streamed."""
+        return [value for _, value in islice(self.rows(), _PEEK) if not isinstance(value, BadCell)]
 
     def _schema(self) -> pa.Schema:
         with self.path.open("rb") as file:
@@ -209,52 +197,56 @@ class JsonFile(TableFile):
                 raise not_utf8(self.path, "it starts with the byte order mark of UTF-16", code="UTF-16")
         schema = json_schema(self.first_rows)
         if not schema.names:
-            fault = self._fault({}) or "there are no rows: write one JSON object per line"
-            raise BadInput(f"{self.path}: {fault}")
+            deque(self.objects({}), maxlen=0)  # raises for the first row without an object
+            raise BadInput(f"{self.path}: there are no rows: write one JSON object per line")
         _check_width(self.path, len(schema))
         return schema
 
     def _batches(self, types: Types, on_invalid: OnInvalid | None) -> Iterator[pa.RecordBatch]:
-        schema, done = pa.schema(list(types.items())), 0
-        options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-        reading = arrow_json.ReadOptions(use_threads=False, block_size=HEAD)
-        try:
-            with arrow_json.open_json(self.path, read_options=reading, parse_options=options) as reader:
-                for batch in reader:
-                    yield batch
-                    done += len(batch)
-            return
-        except pa.ArrowException as error:
-            # Arrow stops at a value of another type and at a row that is longer than a block
-            if on_invalid is None or not ("straddl" in str(error) or self._fault(types)):
-                raise
-        yield from self._rows_behind(done, schema, on_invalid)
+        objects = self.objects(types, on_invalid)
+        while batch := list(islice(objects, _JSON_BATCH)):
+            yield pa.record_batch({name: _array([row.get(name) for row in batch], types[name]) for name in types})
 
-    def _rows_behind(self, done: int, schema: pa.Schema, on_invalid: OnInvalid) -> Iterator[pa.RecordBatch]:
-        """Yield the rows behind the first ones that are objects with values of the expected types."""
-        types, rows = {field.name: field.type for field in schema}, []
-        for number, value in islice(_json_lines(self.path), done, None):
-            if faults := row_faults(number, value, types):
-                on_invalid(faults)
+    def objects(self, types: Types, on_invalid: OnInvalid | None = None) -> Iterator[Mapping[str, Any]]:
+        """Yield the rows that are objects with values of these types; others are errors without `on_invalid`."""
+        expected = {name: _JSON_TYPES[kind] for name, kind in types.items()}
+        for number, value in self.rows():
+            faults = _row_faults(number, value, expected)
+            if not faults:
+                yield value
+            elif on_invalid is None:
+                raise BadInput(f"{self.where}: {faults[0]}: {faults[0].fix}")
             else:
-                rows.append(value)
-            if len(rows) == _JSON_BATCH:
-                yield pa.RecordBatch.from_pylist(rows, schema=schema)
-                rows = []
-        if rows:
-            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+                on_invalid(faults)
 
-    def _fault(self, types: Types) -> str | None:
-        faults = (fault for row, value in _json_lines(self.path) for fault in row_faults(row, value, types))
-        return next((f"{fault}: {fault.fix}" for fault in faults), None)
+    def rows(self) -> Iterator[tuple[int, Any]]:
+        """Yield the number of each row, from 1, and its object or the reason why it has none."""
+        with self.path.open(encoding="utf-8-sig") as file:
+            yield from enumerate(map(_json_object, filter(str.strip, file)), start=1)
+
+
+class JsonRows(JsonFile):
+    """JSON objects in memory."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], where: str) -> None:
+        super().__init__(Path(where))
+        self.first_rows, self.schema = rows, json_schema(rows)
+
+    def rows(self) -> Iterator[tuple[int, Any]]:
+        yield from enumerate(self.first_rows, start=1)
+
+    def explain(self, error: BaseException, types: Types | None = None) -> BadInput:
+        return BadInput(f"{self.where}: a value cannot be read ({str(error).splitlines()[0][:100]}): fix it")
 
 
 def open_table(path: Path) -> TableFile:
     """Return the table in a file with one of the known suffixes; each version of a file is examined once."""
-    with suppress(OSError):
-        stat = path.stat()
-        return _opened(path, stat.st_size, stat.st_mtime_ns)
-    return _opened(path, 0, 0)
+    if not path.is_file():
+        raise BadInput(f"{path} {'is not a file' if path.exists() else 'does not exist'}: check the name of the table")
+    stat = path.stat()
+    if not stat.st_size:
+        raise BadInput(f"{path} is empty: write one row per example, in csv files below a header")
+    return _opened(path, stat.st_size, stat.st_mtime_ns)
 
 
 @lru_cache(maxsize=16)
@@ -265,14 +257,14 @@ def _opened(path: Path, size: int, modified: int) -> TableFile:
 
 def iter_rows(path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
     """Stream rows as dicts of these columns; lists stay lists."""
-    if path.suffix.lower() in (".parquet", *SEPARATORS):
-        for batch in open_table(path).batches(dict.fromkeys(names, TEXT)):
+    table = open_table(path)
+    if isinstance(table, JsonFile):
+        with table.explained():
+            for row in table.objects({}):
+                yield {name: row.get(name) for name in names}
+    else:
+        for batch in table.batches(dict.fromkeys(names, TEXT)):
             yield from batch.to_pylist()
-        return
-    for _, value in _json_lines(path, errors="strict"):
-        if isinstance(value, BadCell):
-            raise BadInput(f"{path}: {value}: {value.fix}")
-        yield {name: value.get(name) for name in names}
 
 
 def read_lines(path: Path) -> list[str]:
@@ -295,16 +287,15 @@ def json_schema(rows: Iterable[Mapping[str, Any]]) -> pa.Schema:
     return pa.schema([(key, arrow_type(types)) for key, types in seen.items()])
 
 
-def row_faults(row: int, value: Mapping[str, Any] | BadCell, types: Types) -> list[BadCell]:
+def _row_faults(row: int, value: Any, expected: Mapping[str, tuple[str, set[type]]]) -> list[BadCell]:
     """Return the values of a JSON object that do not have the type of their column, or why the row has no object."""
     if isinstance(value, BadCell):
-        return [value]
+        return [value._replace(row=row)]
     faults = []
-    for name, kind in types.items():
-        expected, accepted = _JSON_TYPES[kind]
-        if value.get(name) is not None and _json_type(value[name]) not in accepted:
-            shown = repr(value[name])[:60]
-            faults.append(BadCell(row, name, shown, f"expected {expected}", "fix the value or remove the row"))
+    for name, (words, accepted) in expected.items():
+        cell = value.get(name)
+        if cell is not None and _json_type(cell) not in accepted:
+            faults.append(BadCell(row, name, repr(cell)[:60], f"expected {words}", "fix the value or remove the row"))
     return faults
 
 
@@ -330,22 +321,25 @@ def _json_type(value: Any) -> type:
     return tuple if is_texts else type(value)
 
 
-def _json_lines(path: Path, *, errors: str = "replace") -> Iterator[tuple[int, Mapping[str, Any] | BadCell]]:
-    """Yield the number of each row, from 1, and its object or the reason why it has none."""
-    with path.open(encoding="utf-8-sig", errors=errors) as file:
-        for row, line in enumerate((line for line in file if line.strip()), start=1):
-            problem, fix, value = "", "write one {...} per line", {}
-            try:
-                value = json.loads(line.strip())
-            except json.JSONDecodeError as error:
-                problem = f"is not JSON: {error.msg.removesuffix(' at')} at character {error.colno}"
-            except (ValueError, RecursionError) as error:
-                problem = f"is not JSON: {error}"
-            if not problem and not isinstance(value, dict):
-                problem = _NO_OBJECT
-            if not problem and _has_surrogate(line, value):
-                problem, fix = _UNPAIRED, "write the complete character"
-            yield row, BadCell(row, "", "", problem, fix) if problem else value
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    # of integers, Arrow converts only those that a float holds exactly
+    return pa.array(np.array(values, np.float64) if kind == pa.float64() else values, kind, from_pandas=True)
+
+
+def _json_object(line: str) -> Mapping[str, Any] | BadCell:
+    """Return the object in a line, or the reason why it has none, for the row 0."""
+    problem, fix, value = "", "write one {...} per line", {}
+    try:
+        value = json.loads(line.strip())
+    except json.JSONDecodeError as error:
+        problem = f"is not JSON: {error.msg.removesuffix(' at')} at character {error.colno}"
+    except (ValueError, RecursionError) as error:
+        problem = f"is not JSON: {error}"
+    if not problem and not isinstance(value, dict):
+        problem = "is not a JSON object"
+    if not problem and _has_surrogate(line, value):
+        problem, fix = _UNPAIRED, "write the complete character"
+    return BadCell(0, "", "", problem, fix) if problem else value
 
 
 def _wrong_width(row: int, actual: int, expected: int) -> BadCell:

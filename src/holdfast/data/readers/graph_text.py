@@ -1,32 +1,23 @@
 """Parse graphs from text: one file per set, or TU's layout of several files (v nodes, e edges, k attributes)."""
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 import numpy as np
 import torch
 
 from holdfast.core.errors import BadInput
-from holdfast.core.inputs import Graphs
+from holdfast.core.packed_graphs import PackedGraphs
 
 MAX_NUMBERS = 1 << 26  # in one file, and as features of all nodes of a set
 MAX_GRAPHS = 1_000_000  # in one set
 MAX_INTEGER = 1 << 53  # larger ones are not exact as floats
+MAX_FLOAT = float(np.finfo(np.float32).max)
 _ROWS = 1 << 14  # lines that are converted at a time
 
 Files = Mapping[str, Callable[[], Iterable[str]]]  # file name -> function that yields its lines
-Parsed = tuple[list[Graphs], list[str]]  # graphs in file order, and their labels as written
-
-
-@dataclass(frozen=True, slots=True)
-class _GraphData:
-    """One graph before its tags and attributes are converted to features."""
-
-    tags: np.ndarray  # (v,)
-    edges: np.ndarray  # (2, e)
-    attributes: np.ndarray | None  # (v, k)
+Parsed = tuple[PackedGraphs, list[str]]  # graphs in file order, and their labels as written
 
 
 def parse_text(text: Iterable[str], where: str) -> Parsed:
@@ -35,15 +26,36 @@ def parse_text(text: Iterable[str], where: str) -> Parsed:
     count = lines.integer(lines.words("the number of graphs", 1)[0])
     if count > MAX_GRAPHS:
         raise lines.error(f"{count} graphs, above the limit {MAX_GRAPHS:,}")
-    graphs, labels = [], []
+    tags, starts, ends, numbers, width, sizes, labels = array("q"), array("q"), array("q"), array("f"), -1, [], []
     for index in range(count):
-        v, label = lines.words(f"`nodes label` of graph {index + 1}", 2)[:2]
-        graphs.append(_parse_graph(lines, lines.integer(v)))
+        size, label = lines.words(f"`nodes label` of graph {index + 1}", 2)[:2]
+        v, first = lines.integer(size), len(tags)
+        if v < 1:
+            raise lines.error(f"a graph with {v} nodes")
+        for node in range(first, first + v):
+            words = lines.words("`tag degree neighbours`", 2)
+            degree = lines.integer(words[1])
+            if not 0 <= degree <= len(words) - 2:
+                raise lines.error(f"{degree} neighbours declared, but {len(words) - 2} numbers follow")
+            tags.append(lines.integer(words[0]))
+            for word in words[2 : 2 + degree]:
+                if not 0 <= lines.integer(word) < v:
+                    raise lines.error(f"neighbour {word} of a graph with nodes 0 to {v - 1}")
+                starts.append(node)
+                ends.append(first + int(word))
+            attributes = words[2 + degree :]
+            width = len(attributes) if width < 0 else width
+            if len(attributes) != width:
+                raise lines.error(f"{len(attributes)} attributes, but the first node has {width}")
+            numbers.extend(map(lines.finite, attributes))
+        sizes.append(v)
         labels.append(label)
     rest = next((number for number, words in lines.rest if words), None)
     if rest is not None:
         raise BadInput(f"{where} line {rest}: more lines than the {count} graphs that line 1 declares: fix line 1")
-    return _to_graphs(graphs, where), labels
+    values = np.asarray(numbers).reshape(-1, width) if width > 0 else None
+    graphs = _to_graphs(np.asarray(tags), np.stack([starts, ends]), values, np.asarray(sizes, dtype=np.int64), where)
+    return graphs, labels
 
 
 class _Lines:
@@ -70,42 +82,17 @@ class _Lines:
             raise self.error(f"{word} is larger than {MAX_INTEGER}")
         return value
 
+    def finite(self, word: str) -> float:
+        try:
+            value = float(word)
+        except ValueError:
+            raise self.error("an attribute of this node is not a number") from None
+        if not abs(value) <= MAX_FLOAT:
+            raise self.error("an attribute of this node is not a finite number")
+        return value
+
     def error(self, fault: str) -> BadInput:
         return BadInput(f"{self.where} line {self.number}: {fault}: fix the line")
-
-
-def _parse_graph(lines: _Lines, v: int) -> _GraphData:
-    if v < 1:
-        raise lines.error(f"a graph with {v} nodes")
-    tags, starts, ends, extra, width = array("q"), array("q"), array("q"), array("d"), -1
-    for node in range(v):
-        words = lines.words("`tag degree neighbours`", 2)
-        degree = lines.integer(words[1])
-        if not 0 <= degree <= len(words) - 2:
-            raise lines.error(f"{degree} neighbours declared, but {len(words) - 2} numbers follow")
-        tags.append(lines.integer(words[0]))
-        for word in words[2 : 2 + degree]:
-            if not 0 <= lines.integer(word) < v:
-                raise lines.error(f"neighbour {word} of a graph with nodes 0 to {v - 1}")
-            starts.append(node)
-            ends.append(int(word))
-        own = words[2 + degree :]
-        width = len(own) if width < 0 else width
-        if len(own) != width:
-            raise lines.error(f"{len(own)} attributes, but the first node has {width}")
-        try:
-            extra.extend(map(float, own))
-        except ValueError:
-            raise lines.error("an attribute of this node is not a number") from None
-    attributes = _as_floats(np.asarray(extra).reshape(v, width)) if width else None
-    if attributes is not None and not np.isfinite(attributes).all():
-        raise lines.error("an attribute of the graph that ends here is not a finite number")
-    return _GraphData(np.asarray(tags), np.stack([starts, ends]), attributes)
-
-
-def _as_floats(values: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):  # callers check for inf
-        return values.astype(np.float32)
 
 
 def _check_total(count: int, where: str) -> None:
@@ -129,14 +116,13 @@ def _read_numbers(lines: Iterable[str], where: str, *, columns: int | None, kind
         except ValueError as error:
             raise BadInput(f"{where} has a value that is not a number ({error}): fix it") from error
         whole = kind is np.int64
-        valid = (
-            (values == np.rint(values)) & (np.abs(values) <= MAX_INTEGER) if whole else np.isfinite(_as_floats(values))
-        )
+        valid = np.abs(values) <= (MAX_INTEGER if whole else MAX_FLOAT)
+        valid &= (values == np.rint(values)) if whole else True
         if not valid.all():
             number, row = piece[int(valid.all(axis=1).argmin())]
             expected = f"integers of at most {MAX_INTEGER}" if whole else "finite numbers"
             raise BadInput(f"{where} line {number} has '{' '.join(row)}', expected {expected}: fix the line")
-        pieces.append(values.astype(np.int64) if whole else _as_floats(values))
+        pieces.append(values.astype(kind))
     return np.concatenate(pieces) if pieces else np.zeros((0, width or 1), dtype=kind)
 
 
@@ -173,40 +159,30 @@ def parse_layout(files: Files, prefix: str, where: str) -> Parsed:
     if crossing.any():
         line = f"{prefix}_A.txt line {crossing.argmax() + 1}"
         raise BadInput(f"{where}: {line} connects nodes of two graphs: fix the line")
-    starts = np.cumsum(sizes) - sizes
-    order = np.argsort(graph_of[ends[0]], kind="stable")
-    cuts = np.cumsum(np.bincount(graph_of[ends[0]], minlength=len(labels)))[:-1]
-    local = np.split((ends - starts[graph_of[ends[0]]])[:, order], cuts, axis=1)
-    graphs = []
-    for start, size, graph_edges in zip(starts, sizes, local, strict=True):
-        rows = slice(start, start + size)
-        graph_tags = np.zeros(int(size), dtype=np.int64) if tags is None else tags[rows, 0]
-        graphs.append(_GraphData(graph_tags, graph_edges, None if attributes is None else attributes[rows]))
-    return _to_graphs(graphs, where), [str(label) for label in labels[:, 0]]
+    node_tags = np.zeros(len(graph_of), dtype=np.int64) if tags is None else tags[:, 0]
+    return _to_graphs(node_tags, ends, attributes, sizes, where), [str(label) for label in labels[:, 0]]
 
 
-def _to_graphs(graphs: Sequence[_GraphData], where: str) -> list[Graphs]:
-    """Build `Graphs`: tags as categories if they differ, attributes as numbers, unique edges in both directions."""
-    if not graphs:
-        return []
-    all_tags = np.unique(np.concatenate([graph.tags for graph in graphs]))
-    count = sum(len(graph.tags) for graph in graphs)
-    if any(graph.attributes is not None for graph in graphs) and count * len(all_tags) > MAX_NUMBERS:
-        fault = f"{len(all_tags)} different tags of {count} nodes with attributes are too many"
-        raise BadInput(f"{where}: {fault}: remove the tags or number them from 0 on")
-    widths = {0 if graph.attributes is None else graph.attributes.shape[1] for graph in graphs}
-    if len(widths) > 1:
-        raise BadInput(f"{where}: graphs have different numbers of attributes: use the same ones for all")
-    built = []
-    for graph in graphs:
-        v = len(graph.tags)
-        nodes = torch.zeros(v, 0)
-        if len(all_tags) > 1:
-            nodes = torch.from_numpy(graph.tags[:, None] - min(0, int(all_tags[0])))
-        if graph.attributes is not None:
-            one_hot = [] if len(all_tags) == 1 else [graph.tags[:, None] == all_tags]
-            nodes = torch.from_numpy(np.concatenate([*one_hot, graph.attributes], axis=1).astype(np.float32))
-        both = np.concatenate([graph.edges, graph.edges[::-1]], axis=1)
-        unique = np.unique(both[0] * v + both[1])
-        built.append(Graphs.single(nodes, torch.from_numpy(np.stack([unique // v, unique % v]))))
-    return built
+def _to_graphs(
+    tags: np.ndarray, edges: np.ndarray, attributes: np.ndarray | None, sizes: np.ndarray, where: str
+) -> PackedGraphs:
+    """Build graphs: tags (v,) as categories if they differ, attributes (v, k) as numbers, edges in both directions.
+
+    Edges (2, e) count the nodes of all graphs, which have `sizes` (n,) nodes; each occurs once in the result.
+    """
+    distinct, v = np.unique(tags), len(tags)
+    nodes = np.zeros((v, 0), dtype=np.float32)
+    if attributes is not None:
+        if v * len(distinct) > MAX_NUMBERS:
+            fault = f"{len(distinct)} different tags of {v} nodes with attributes are too many"
+            raise BadInput(f"{where}: {fault}: remove the tags or number them from 0 on")
+        one_hot = [] if len(distinct) == 1 else [tags[:, None] == distinct]
+        nodes = np.concatenate([*one_hot, attributes], axis=1).astype(np.float32)
+    elif len(distinct) > 1:
+        nodes = tags[:, None] - min(0, int(distinct[0]))
+    unique = np.unique(np.concatenate([edges[0] * v + edges[1], edges[1] * v + edges[0]]))
+    ends, graph_of = np.stack([unique // max(1, v), unique % max(1, v)]), np.repeat(np.arange(len(sizes)), sizes)
+    owner = graph_of[ends[0]]
+    local, edge_counts = ends - (np.cumsum(sizes) - sizes)[owner], np.bincount(owner, minlength=len(sizes))
+    node_features, edge_ends, *counts = map(torch.from_numpy, (nodes, local, sizes, edge_counts))
+    return PackedGraphs.build(node_features, edge_ends, None, *counts)

@@ -15,7 +15,7 @@ from torch import Tensor
 from holdfast.core.errors import BadInput
 from holdfast.core.files import open_limit
 from holdfast.core.inputs import Graphs
-from holdfast.data.dataset import SPLITS, Dataset, encode, join
+from holdfast.data.dataset import Dataset, encode, join
 from holdfast.data.raw import GraphList
 from holdfast.data.readers.graph_text import Files, Parsed, parse_layout, parse_text
 from holdfast.data.readers.images import SUFFIXES as IMAGE_SUFFIXES
@@ -25,10 +25,10 @@ from holdfast.data.readers.npz import DAMAGED_ZIP, check_zip
 SUFFIXES = (".zip", ".txt")
 MAX_TEXT = 1 << 27  # bytes of text that any zip may unpack to
 MAX_LINE = 1 << 22  # characters
-_FOLDS = "10fold_idx/"
+_FOLDS = "10fold_idx/"  # rows of the folds of cross-validation, which are not read
 _LAYOUT = "SET.txt in text form, or SET_A.txt with SET_graph_indicator.txt and SET_graph_labels.txt"
 
-GraphSet = tuple[str, Files, Callable[[], Parsed]]  # name, files, function that parses it
+GraphSet = tuple[str, Callable[[], Parsed]]  # name, function that parses it
 
 
 def holds_graphs(path: Path) -> bool:
@@ -39,24 +39,23 @@ def holds_graphs(path: Path) -> bool:
     return bool(suffixes & set(SUFFIXES)) and not suffixes & set(IMAGE_SUFFIXES)
 
 
-def read_graphs(path: Path, *, fold: int | None = None) -> Dataset:
-    """Read one domain per set of graphs; `fold` marks the rows of that test fold."""
+def read_graphs(path: Path) -> Dataset:
+    """Read one domain per set of graphs."""
     sets = _find_sets(path)
     if not sets:
         raise BadInput(f"{path} holds no graphs: expected {_LAYOUT}, as files, in a folder or in a zip")
     datasets = []
-    for name, files, parse in sets:
+    for name, parse in sets:
         graphs, labels = parse()
         y, classes = encode(labels)
-        split = None if fold is None else _fold_split(files, fold, len(y), f"{path} ({name})")
-        datasets.append(Dataset(name, GraphList(graphs), y, classes, np.zeros_like(y), (name,), split))
+        datasets.append(Dataset(name, GraphList(graphs), y, classes, np.zeros_like(y), (name,)))
     return replace(datasets[0] if len(datasets) == 1 else join(datasets), name=path.stem)
 
 
 def _find_sets(path: Path) -> list[GraphSet]:
     """Return the sets of graphs in a file, a zip or a folder."""
     if path.is_file() and path.suffix.lower() != ".zip":
-        return [(path.stem, {}, lambda: parse_text(_read_text(path), str(path)))]
+        return [(path.stem, lambda: parse_text(_read_text(path), str(path)))]
     if path.is_file():
         return _sets_in(_zip_files(path), str(path))
     below = {str(file.relative_to(path)): file for file in sorted(files_below(path))}
@@ -68,9 +67,9 @@ def _find_sets(path: Path) -> list[GraphSet]:
 def _sets_in(files: Files, where: str) -> list[GraphSet]:
     prefixes = [name.removesuffix("_A.txt") for name in files if name.endswith("_A.txt")]
     if prefixes:
-        return [(_stem(prefix), files, partial(parse_layout, files, prefix, where)) for prefix in prefixes]
+        return [(_stem(prefix), partial(parse_layout, files, prefix, where)) for prefix in prefixes]
     names = [name for name in files if _FOLDS not in name and "readme" not in name.lower()]
-    return [(_stem(name), files, lambda name=name: parse_text(files[name](), f"{where}: {name}")) for name in names]
+    return [(_stem(name), lambda name=name: parse_text(files[name](), f"{where}: {name}")) for name in names]
 
 
 def _stem(name: str) -> str:
@@ -109,22 +108,6 @@ def _lines(file: IO[bytes], where: str) -> Iterator[str]:
                 yield line
     except UnicodeDecodeError as error:
         raise BadInput(f"{where} is not a text file ({error.reason}): expected {_LAYOUT}") from error
-
-
-def _fold_split(files: Files, fold: int, n: int, where: str) -> np.ndarray:
-    """Return (n,) test for the rows of this fold, train for the others."""
-    names = [name for name in files if name.endswith(f"{_FOLDS}test_idx-{fold}.txt")]
-    if not names:
-        raise BadInput(f"{where} has no {_FOLDS}test_idx-{fold}.txt: use fold 1 to 10 of a zip that has them")
-    try:
-        rows = np.asarray([word for line in files[names[0]]() for word in line.split()], dtype=np.int64)
-    except ValueError as error:
-        raise BadInput(f"{where}: {names[0]} must have one row number per line ({error})") from error
-    if len(rows) and not 0 <= rows.min() <= rows.max() < n:
-        raise BadInput(f"{where}: {names[0]} has row {rows.max()}, expected 0 to {n - 1}")
-    split = np.full(n, SPLITS.index("train"), dtype=np.int64)
-    split[rows] = SPLITS.index("test")
-    return split
 
 
 @runtime_checkable

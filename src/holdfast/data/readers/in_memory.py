@@ -1,7 +1,6 @@
 """Convert in-memory examples (lists, arrays, DataFrames, graphs) to raw examples and data sets."""
 
 import math
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence, Sized
 from pathlib import Path
@@ -18,14 +17,12 @@ from holdfast.core.inputs import Graphs
 from holdfast.core.table import Schema
 from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import GraphList, ImageFiles, Pixels, Raw, Texts, Vectors
-from holdfast.data.readers.checks import CellChecker
 from holdfast.data.readers.columns import DEFAULT, ReadOptions, Roles
-from holdfast.data.readers.features import FeatureCollector, Inputs
-from holdfast.data.readers.forms import SAMPLE, Plan, default_form
+from holdfast.data.readers.forms import Plan, default_form
 from holdfast.data.readers.graphs import GraphObject, as_graphs
 from holdfast.data.readers.numbers import infinite_cell
 from holdfast.data.readers.sources import OnInvalid, TableSource, Types
-from holdfast.data.readers.tables import read_rows
+from holdfast.data.readers.tables import read_planned, read_rows
 
 ONE_DOMAIN = "all"  # name of the domain if none are passed
 FRAME = "the DataFrame"
@@ -58,7 +55,8 @@ def _as_examples(
     """Return examples, names of their columns, and domains; raise unless there are `count` of each."""
     X, columns = as_frame(X), None
     if is_table(X):
-        X, columns, _ = read_inputs(X)
+        table = read_inputs(X)
+        X, columns = table.raw, table.columns
     raw = as_raw(X)
     domains = [ONE_DOMAIN] * len(raw) if domains is None else list(domains)
     if not len(raw) == count == len(domains):
@@ -86,16 +84,10 @@ def _as_numbers(y: Any) -> np.ndarray:
 
 
 def _as_column(array: np.ndarray) -> np.ndarray:
-    """Return a one-dimensional array, with a warning for a single column."""
-    from sklearn.exceptions import DataConversionWarning
+    """Return labels (n,), with a warning if they are a single column."""
+    from sklearn.utils.validation import column_or_1d  # slow to import
 
-    if array.ndim == 2 and array.shape[1] == 1:
-        message = "A column-vector y was passed when a 1d array was expected: y.ravel() is used"
-        warnings.warn(message, DataConversionWarning, stacklevel=4)
-        array = array.ravel()
-    if array.ndim != 1:
-        raise BadInput(f"labels have the shape {array.shape}, expected (n,): pass one label per example")
-    return array
+    return column_or_1d(array, warn=True)
 
 
 def as_labels(y: Any) -> list[Any]:
@@ -148,30 +140,21 @@ class Frame(TableSource):
         """Yield all columns in their own types."""
         yield from self.table.to_batches()
 
-    def sample(self) -> pa.RecordBatch:
-        return self.table.slice(0, SAMPLE).combine_chunks().to_batches()[0]
-
     def explain(self, error: BaseException, types: Types | None = None) -> BadInput:
         reason = "; ".join(map(str, error.args))[:200]
         return BadInput(f"{self.where} has a column that is neither numbers nor texts ({reason}): convert it")
 
 
-def read_inputs(frame: pd.DataFrame, schema: Schema = (), text: str | None = None) -> Inputs:
+def read_inputs(frame: pd.DataFrame, schema: Schema = (), text: str | None = None) -> Dataset:
     """Read all columns of a DataFrame as inputs; `schema` and `text` are the columns of a model."""
     names = [*(column.name for column in schema), *([text] if text else [])]
-    source = Frame(frame, columns=names)
+    source = Frame(frame, name=FRAME, columns=names)
     kinds = source.kinds()
     if unknown := [name for name, kind in kinds.items() if not kind]:
         raise BadInput(f"{FRAME}: column '{unknown[0]}' is neither numbers nor texts: convert or drop it")
     kinds |= {column.name: column.kind for column in schema} | ({text: "text"} if text else {})
     trained = {column.name: default_form(column.kind) for column in schema}
-    checker = CellChecker(source, Plan(Roles((), kinds), trained=trained), (), hint="")
-    collector = FeatureCollector(FRAME, kinds, chosen=names)
-    with source.explained():
-        for batch in source.batches({}):
-            collector.add(checker.clean(batch)[0])
-    checker.finish(skip_bad=False)
-    return collector.result(None)
+    return read_planned(source, Plan(Roles((), kinds, chosen=names), trained=trained), {})
 
 
 def as_frame(X: Any) -> Any:

@@ -43,8 +43,6 @@ def smiles_column(path: Path, columns: Mapping[str, str] | None) -> str | None:
         return named["smiles"]
     if path.suffix.lower() not in formats.SUFFIXES or {"text", "premise", "features", "image"} & set(named):
         return None
-    if not path.is_file() or not path.stat().st_size:
-        return None  # reported by the table reader
     return find(formats.open_table(path).schema.names, NAMES)
 
 

@@ -2,7 +2,8 @@
 
 import zipfile
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -46,27 +47,14 @@ def read_arrays(path: Path, options: ReadOptions = DEFAULT) -> Dataset:
     return coded_dataset(path.stem, raw, coded, where=str(path), ids=ids, time=time)
 
 
-def _load(path: Path, columns: Mapping[str, str], need: Collection[str]) -> dict[str, np.ndarray]:
-    """Return the array of each role that is present."""
-    if not path.is_file():
-        raise BadInput(f"{path} does not exist or is not a file: check the name")
-    for key in columns:
-        check_known("key of --column for arrays", key, _ROLES)
-    arrays: dict[str, np.ndarray] = {}
+@contextmanager
+def open_arrays(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
+    """Open a .npz file, whose arrays are read on access; what is wrong with the file raises BadInput."""
     try:
         check_zip(path, fix="write it with numpy.savez_compressed")
         # opened here, since numpy does not close a damaged file
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            for role, wanted in _ROLES.items():
-                named = columns.get(role)
-                name = named if named in file.files else find(file.files, [named.lower()] if named else wanted)
-                if name is not None and named != "":
-                    arrays[role] = file[name]
-                    if not isinstance(arrays[role], np.ndarray):  # numpy returns the bytes of other files
-                        raise ValueError(f"'{name}' is not an array")
-                elif named or role == "features" or role in need:
-                    array, fix = f"array{f' {named!r}' if named else ''}", f"name it with --column {role}=NAME"
-                    raise BadInput(f"{path} has no {role} {array}: it has {listed(file.files)}; {fix}")
+            yield file
     except BadInput:
         raise
     except (*DAMAGED_ZIP, ValueError, KeyError, MemoryError) as error:
@@ -76,6 +64,25 @@ def _load(path: Path, columns: Mapping[str, str], need: Collection[str]) -> dict
             fix = "save plain arrays, such as numpy.asarray(names, dtype=str)"
             raise BadInput(f"{path} holds Python objects, which are never unpickled: {fix}") from error
         raise BadInput(f"{path} is damaged or not a .npz file: {' '.join(str(error).split())[:200]}") from error
+
+
+def _load(path: Path, columns: Mapping[str, str], need: Collection[str]) -> dict[str, np.ndarray]:
+    """Return the array of each role that is present."""
+    for key in columns:
+        check_known("key of --column for arrays", key, _ROLES)
+    arrays: dict[str, np.ndarray] = {}
+    with open_arrays(path) as file:
+        names = list(file)
+        for role, wanted in _ROLES.items():
+            named = columns.get(role)
+            name = named if named in names else find(names, [named.lower()] if named else wanted)
+            if name is not None and named != "":
+                arrays[role] = file[name]
+                if not isinstance(arrays[role], np.ndarray):  # numpy returns the bytes of other files
+                    raise ValueError(f"'{name}' is not an array")
+            elif named or role == "features" or role in need:
+                array, fix = f"array{f' {named!r}' if named else ''}", f"name it with --column {role}=NAME"
+                raise BadInput(f"{path} has no {role} {array}: it has {listed(names)}; {fix}")
     return arrays
 
 

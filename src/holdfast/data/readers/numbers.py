@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ _CELL = re.compile(rf"([-+−]?){_SPACES}*({_UNIT})?{_SPACES}*([-+−]?[\d.,'’
                    rf"((?:[eE][-+]?\d+)?){_SPACES}*({_UNIT})?")  # fmt: skip
 _GROUPED = r"\d{{1,3}}(?:{mark}\d{{3}})+"
 _INNER = {"'": "['’]", " ": _SPACES}  # thousands separators with several characters
+_SEPARATED = [(decimal, thousands) for thousands in _INNER for decimal in ".,"]
 # spellings of a missing value in columns of numbers and dates: those of Arrow and pandas, and others that are common
 MISSING = (
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL",
@@ -159,45 +160,16 @@ def detect_form(values: Sequence[str], *, decimal: str = ".") -> NumberForm | No
 
     Numbers such as 1,234 have a thousands separator unless `decimal` is a comma, as in files separated by semicolons.
     """
-    cells = [match for value in values if value.strip() and (match := _CELL.fullmatch(value.strip()))]
-    filled = sum(1 for value in values if value.strip())
-    if not filled or 2 * len(cells) <= filled:
+    filled = [value for value in values if value.strip()]
+    cells = [match for value in filled if (match := _CELL.fullmatch(value.strip()))]
+    if 2 * len(cells) <= len(filled) or any(match[2] and match[5] for match in cells):
         return None
-    units = Counter(match[2] or match[5] or "" for match in cells)
-    if any(match[2] and match[5] for match in cells):
-        return None
-    unit = units.most_common(1)[0][0]
-    bodies = [match[3] for match in cells if (match[2] or match[5] or "") == unit]
-    form = _separators(bodies, decimal, unit)
-    parsed = len(values) - form.parse(pa.array(values, TEXT)).null_count
-    return form if 2 * parsed > filled else None
-
-
-def _separators(bodies: Sequence[str], decimal: str, unit: str) -> NumberForm:
-    """Return the form whose decimal mark and thousands separator most numbers have."""
-    decimals: Counter[str] = Counter()
-    groups: Counter[str] = Counter()
-    unsure: Counter[str] = Counter()
-    for body in bodies:
-        text = body.strip().lstrip("-+−")
-        marks = list(dict.fromkeys(re.findall("[.,]", text)))
-        groups.update(mark for mark, pattern in _INNER.items() if re.search(pattern, text))
-        if len(marks) == 2:  # the last one is the decimal mark
-            groups[marks[0]] += 1
-            decimals[marks[1]] += 1
-        elif marks and text.count(marks[0]) > 1:
-            groups[marks[0]] += 1
-        elif marks and re.fullmatch(r"[1-9]\d{0,2}[.,]\d{3}", text):
-            unsure[marks[0]] += 1  # a decimal mark or a thousands separator
-        elif marks:
-            decimals[marks[0]] += 1
-    for mark in unsure.keys() - groups.keys() - decimals.keys():
-        grouped = mark == "," and (decimals["."] > 0 or decimal != ",")
-        (groups if grouped else decimals)[mark] += unsure[mark]
-    thousands = groups.most_common(1)[0][0] if groups else ""
-    others = [mark for mark, _ in decimals.most_common() if mark != thousands]
-    chosen = others[0] if others else "," if thousands == "." else "."
-    return NumberForm(chosen, thousands, unit)
+    ((unit, _),) = Counter(match[2] or match[5] or "" for match in cells).most_common(1)
+    marks = [(".", ""), (",", ""), (".", ",")] if decimal == "," else [(".", ""), (".", ","), (",", "")]
+    if any(re.search(r"\.\d{3}[.,]", value) for value in filled):  # elsewhere, the point of 1.234 is a decimal mark
+        marks.append((",", "."))
+    forms = [NumberForm(*pair, unit) for pair in [*marks, *_SEPARATED]]
+    return _most_common(forms, filled)
 
 
 @dataclass(frozen=True)
@@ -227,6 +199,7 @@ class DateForm:
         return compute.if_else(exists, dates, None)
 
 
+_Form = TypeVar("_Form", NumberForm, DateForm)
 ISO = DateForm("2024-01-31", "year", "-")
 FORMS = (  # of forms that read equally many values, the first is chosen
     ISO, DateForm("2024/01/31", "year", "/"), DateForm("31.01.2024", "day", "."),
@@ -239,7 +212,16 @@ def detect_date_form(values: Sequence[str]) -> DateForm | None:
     filled = [value for value in values if value.strip()]
     if not filled or not any(re.match(r"\s*\d{1,4}[-./]\d{1,2}[-./]", value) for value in filled[:20]):
         return None
-    texts = pa.array(filled, TEXT)
-    counts = {form: len(filled) - form.parse(texts).null_count for form in FORMS}
-    best = max(FORMS, key=lambda form: counts[form])
-    return best if 2 * counts[best] > len(filled) else None
+    return _most_common(FORMS, filled)
+
+
+def _most_common(forms: Sequence[_Form], values: Sequence[str]) -> _Form | None:
+    """Return the first form in which most of these values are written, or None if at most half of them are."""
+    texts, best, most = pa.array(values, TEXT), None, len(values) // 2
+    for form in forms:
+        count = len(values) - form.parse(texts).null_count
+        if count > most:
+            best, most = form, count
+        if most == len(values):
+            break
+    return best

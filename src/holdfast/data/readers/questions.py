@@ -5,9 +5,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Question
 from holdfast.data.dataset import Dataset
@@ -20,28 +17,7 @@ OUTPUTS = ("start", "end")  # outputs per token: whether the answer starts or en
 ANSWERED = ReadOptions(need=("answers",))
 ROLES = ("context", "question", "answers", "answer_start")
 
-Rows = Iterator[tuple[Question, dict[str, Any]]]  # a question with its metadata
-
-
-class Questions(Records):
-    """Questions with contexts and answers; a context that several questions share is stored once."""
-
-    def __init__(self, questions: list[Question]) -> None:
-        contexts: dict[str, int] = {}
-        self.owner = np.asarray([contexts.setdefault(q.context, len(contexts)) for q in questions], dtype=np.int64)
-        self.contexts = pa.array(list(contexts), type=pa.large_string())
-        self.questions = pa.array([q.question for q in questions], type=pa.large_string())
-        self.answers = pa.array([list(q.answers) for q in questions], type=pa.large_list(pa.large_string()))
-        self.starts = pa.array([list(q.starts) for q in questions], type=pa.large_list(pa.int64()))
-
-    def __len__(self) -> int:
-        return len(self.questions)
-
-    def take(self, rows: np.ndarray, *, size: int | None = None) -> list[Question]:
-        at = pa.array(rows)
-        contexts = self.contexts.take(pa.array(self.owner[rows])).to_pylist()
-        columns = (column.take(at).to_pylist() for column in (self.questions, self.answers, self.starts))
-        return [Question(c, q, tuple(a), tuple(s)) for c, q, a, s in zip(contexts, *columns, strict=True)]
+Row = tuple[int, Mapping[str, Any], dict[str, Any]]  # number, values by role, and those that are metadata
 
 
 def read_questions(path: Path, options: ReadOptions = ANSWERED) -> Dataset:
@@ -56,11 +32,12 @@ def read_questions(path: Path, options: ReadOptions = ANSWERED) -> Dataset:
         rows = _read_json(path)
     elif path.suffix.lower() in SUFFIXES:
         present = column_finder(path, columns).roles(ROLES if required else ROLES[:2], (*ROLES, *METADATA))
-        rows = _read_table(path, present)
+        rows = role_rows(path, present)
     else:
         raise BadInput(f"{path} holds no questions: use a SQuAD .json file, or one of {', '.join(SUFFIXES)}")
     questions, values, dropped = [], [], 0
-    for number, (question, metadata) in enumerate(rows, start=1):
+    for number, row, metadata in rows:
+        question = _question(path, number, row)
         if required and not question.answers:
             dropped += 1
             continue
@@ -71,7 +48,24 @@ def read_questions(path: Path, options: ReadOptions = ANSWERED) -> Dataset:
         raise BadInput(f"{path} has no question with an answer in its text: there is nothing to learn from")
     notes = [f"{dropped:,} questions of {path.name} have no answer in their text and were dropped"] if dropped else []
     columns_read = {role: [metadata[role] for metadata in values] for role in values[0]}
-    return unlabelled_dataset(path, Questions(questions), columns_read, classes=OUTPUTS, notes=notes)
+    return unlabelled_dataset(path, Records(questions), columns_read, classes=OUTPUTS, notes=notes)
+
+
+def _question(path: Path, number: int, row: Mapping[str, Any]) -> Question:
+    for role in ("context", "question"):
+        if not isinstance(row[role], str | None):
+            raise BadInput(f"{path}: question {number} has the {role} {str(row[role])[:60]}, expected a text: fix it")
+    context, question = row["context"] or "", row["question"] or ""
+    answered = "answers" in row and "answer_start" in row
+    answers, starts = (_as_list(row[role]) if answered else [] for role in ("answers", "answer_start"))
+    if len(answers) != len(starts):
+        counts = f"{len(answers)} answers but {len(starts)} starts"
+        raise BadInput(f"{path}: question {number} has {counts}: write one start per answer")
+    try:
+        answers, starts = tuple(map(str, answers)), tuple(map(int, starts))
+    except (TypeError, ValueError, OverflowError):  # infinity overflows
+        raise BadInput(f"{path}: question {number} has the start {starts}: it must be an integer from 0") from None
+    return Question(context, question, answers, starts)
 
 
 def _check(path: Path, number: int, question: Question) -> None:
@@ -85,42 +79,21 @@ def _check(path: Path, number: int, question: Question) -> None:
             raise BadInput(f"{path}: question {number} has {fault}: fix the start, which counts from 0")
 
 
-def _read_json(path: Path) -> Rows:
+def _read_json(path: Path) -> Iterator[Row]:
+    """Yield the questions of a SQuAD file as rows of a table."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         articles = json.loads(text)["data"]
         check_surrogates(text, articles, str(path))
-        for article in articles:
-            for paragraph in article["paragraphs"]:
-                for entry in paragraph["qas"]:
-                    listed = entry.get("answers") or []
-                    answers, starts = ([answer[key] for answer in listed] for key in ("text", "answer_start"))
-                    question = Question(paragraph["context"], entry["question"], tuple(answers), tuple(starts))
-                    _check_types(question)
-                    yield question, {"id": entry.get("id", "")}
+        paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+        entries = [(paragraph["context"], entry) for paragraph in paragraphs for entry in paragraph["qas"]]
+        for number, (context, entry) in enumerate(entries, start=1):
+            listed = entry.get("answers") or []
+            answers, starts = ([answer[key] for answer in listed] for key in ("text", "answer_start"))
+            row = {"context": context, "question": entry["question"], "answers": answers, "answer_start": starts}
+            yield number, row, {"id": entry.get("id", "")}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"{path} is not a SQuAD file (data, paragraphs, qas): {error!r}") from error
-
-
-def _check_types(question: Question) -> None:
-    texts = (question.context, question.question, *question.answers)
-    if not all(isinstance(text, str) for text in texts) or not all(isinstance(at, int) for at in question.starts):
-        raise TypeError("texts must be strings, and answer_start an integer from 0")
-
-
-def _read_table(path: Path, present: Mapping[str, str]) -> Rows:
-    answered = "answers" in present and "answer_start" in present
-    for number, row, metadata in role_rows(path, present):
-        context, question = (str(row[role] or "") for role in ("context", "question"))
-        answers, starts = (_as_list(row[role]) if answered else [] for role in ("answers", "answer_start"))
-        if len(answers) != len(starts):
-            counts = f"{len(answers)} answers but {len(starts)} starts"
-            raise BadInput(f"{path}: row {number} has {counts}: write one start per answer")
-        try:
-            example = Question(context, question, tuple(map(str, answers)), tuple(map(int, starts)))
-        except (TypeError, ValueError, OverflowError):  # infinity overflows
-            raise BadInput(f"{path}: row {number} has the start {starts}: it must be an integer from 0") from None
-        yield example, metadata
 
 
 def _as_list(value: Any) -> list[Any]:

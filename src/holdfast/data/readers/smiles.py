@@ -7,16 +7,16 @@ writes arrays to stdout. Shapes: n molecules, a atoms and b bonds of all of them
 import io
 import itertools
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from holdfast.core.errors import BadInput
+from holdfast.core.forking import cores, environment
 
 # values per feature in the order of their codes; other values get the code after the last one (Hu et al., 2020)
 ATOM = {
@@ -65,31 +65,22 @@ def import_rdkit() -> Any:
 
 def parse_all(texts: Sequence[str]) -> Parsed:
     """Parse molecules, in one process per core and few thousand molecules."""
-    import_rdkit()
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    count = min(MAX_PROCESSES, cores, len(texts) // PER_PROCESS)
+    count = min(MAX_PROCESSES, cores(), len(texts) // PER_PROCESS)
     if count < 2:
         return parse(texts)
     bounds = [len(texts) * i // count for i in range(count + 1)]
-    pieces = [list(texts[a:b]) for a, b in itertools.pairwise(bounds)]
-    workers = [_start_worker() for _ in pieces[1:]]
-    try:
-        for worker, piece in zip(workers, pieces[1:], strict=True):
-            assert worker.stdin is not None
-            with suppress(OSError), worker.stdin:  # if the worker died
-                worker.stdin.write(json.dumps(piece).encode())
-        parsed = [parse(pieces[0])]
-        for worker, piece in zip(workers, pieces[1:], strict=True):
-            assert worker.stdout is not None
-            with worker.stdout:
-                data = worker.stdout.read()
-            # a worker that died, for example for lack of memory, is replaced by this process
-            parsed.append(_from_bytes(data) if worker.wait() == 0 else parse(piece))
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
+    with ThreadPoolExecutor(count) as pool:
+        parsed = list(pool.map(_parse_in_process, [list(texts[a:b]) for a, b in itertools.pairwise(bounds)]))
     return Parsed(*(np.concatenate(arrays) for arrays in zip(*parsed, strict=True)))
+
+
+def _parse_in_process(texts: list[str]) -> Parsed:
+    command = [sys.executable, "-m", "holdfast.data.readers.smiles"]
+    done = subprocess.run(command, input=json.dumps(texts).encode(), capture_output=True, env=environment(1))
+    if done.returncode:  # it died, for example for lack of memory
+        return parse(texts)
+    with np.load(io.BytesIO(done.stdout), allow_pickle=False) as arrays:
+        return Parsed(*(arrays[name] for name in Parsed._fields))
 
 
 def parse(texts: Sequence[str]) -> Parsed:
@@ -160,27 +151,7 @@ def parse_molecule(chem: Any, text: str) -> Any:
     return molecule
 
 
-def _start_worker() -> subprocess.Popen[bytes]:
-    path = os.pathsep.join(dict.fromkeys(folder for folder in sys.path if folder))
-    return subprocess.Popen(
-        [sys.executable, "-m", "holdfast.data.readers.smiles"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-
-
-def _to_bytes(parsed: Parsed) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **parsed._asdict())
-    return buffer.getvalue()
-
-
-def _from_bytes(data: bytes) -> Parsed:
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return Parsed(*(arrays[name] for name in Parsed._fields))
-
-
 if __name__ == "__main__":
-    sys.stdout.buffer.write(_to_bytes(parse(json.loads(sys.stdin.buffer.read()))))
+    output = io.BytesIO()
+    np.savez(output, allow_pickle=False, **parse(json.loads(sys.stdin.buffer.read()))._asdict())
+    sys.stdout.buffer.write(output.getvalue())

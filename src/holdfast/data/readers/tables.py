@@ -21,7 +21,6 @@ from holdfast.data.readers.codes import CodeColumn, coded_dataset
 from holdfast.data.readers.collect import TableCollector
 from holdfast.data.readers.columns import DEFAULT, ColumnFinder, ReadOptions, assign, check_carried
 from holdfast.data.readers.features import NAME, kind_of
-from holdfast.data.readers.formats import open_table
 from holdfast.data.readers.forms import (
     ModelColumns,
     Plan,
@@ -30,7 +29,7 @@ from holdfast.data.readers.forms import (
     resolve_mixtures,
     trained_forms,
 )
-from holdfast.data.readers.sources import TableSource, leave_out
+from holdfast.data.readers.sources import TableSource, Types, leave_out
 
 METADATA = ("domain", "split", "id")  # roles of tables for tags, questions and texts without labels
 
@@ -43,14 +42,7 @@ def read_table(path: Path, options: ReadOptions = DEFAULT) -> Dataset:
 
 def table_chunks(path: Path, options: ReadOptions = DEFAULT, *, rows: int | None = None) -> Iterator[Dataset]:
     """Stream a table file as data sets of at most `rows` rows, so that the file may be larger than the memory."""
-    path = Path(path)
-    if not path.is_file():
-        raise BadInput(f"{path} {'is not a file' if path.exists() else 'does not exist'}: check the name of the table")
-    if path.suffix.lower() not in formats.SUFFIXES:
-        raise BadInput(f"{path} has the unknown suffix '{path.suffix}': use one of {', '.join(formats.SUFFIXES)}")
-    if path.stat().st_size == 0:
-        raise BadInput(f"{path} is empty: write a header and one row per example")
-    return read_rows(open_table(path), options, rows=rows)
+    return read_rows(formats.open_table(path), options, rows=rows)
 
 
 def read_rows(
@@ -146,24 +138,24 @@ def read_json_rows(
     rows: Sequence[Mapping[str, Any]], *, where: str, columns: Mapping[str, str] | None = None
 ) -> Dataset:
     """Read inputs and IDs from JSON objects in memory; labels, domains and other columns are ignored."""
-    source = formats.JsonFile(Path(where))  # columns have the types of a file of these rows
-    source.schema = formats.json_schema(rows)
+    source = formats.JsonRows(rows, where)
     kinds = {field.name: kind_of(field.type) for field in source.schema}
     roles = assign(where, source.schema.names, ReadOptions(columns, need=()), kinds=kinds)
     roles = replace(roles, label=None, labels=(), domain=None, split=None, time=None, named=("features",))
     named = [name for name, kind in roles.features.items() if kind == "category"]
     # categories were read as texts in training, so 1 and true must be texts here too
-    rows = [{**row, **{name: _as_name(row.get(name)) for name in named}} for row in rows]
+    source.first_rows = [{**row, **{name: _as_name(row.get(name)) for name in named}} for row in rows]
     plan = Plan(roles)
     types = _column_types(source, plan) | dict.fromkeys(named, TEXT)
-    if faults := [fault for number, row in enumerate(rows, 1) for fault in formats.row_faults(number, row, types)]:
-        raise BadInput(f"{where}: {faults[0]}: {faults[0].fix}")
+    return read_planned(source, plan, types)
+
+
+def read_planned(source: TableSource, plan: Plan, types: Types) -> Dataset:
+    """Read all rows without labels in these types; a bad cell is an error."""
     collector, checker = TableCollector(source, plan), CellChecker(source, plan, (), hint="")
-    try:
-        columns_read = {name: pa.array([row.get(name) for row in rows], kind) for name, kind in types.items()}
-        collector.add(checker.clean(pa.record_batch(columns_read))[0])
-    except (pa.ArrowException, UnicodeError, OverflowError) as error:
-        raise BadInput(f"{where}: a value cannot be read ({str(error).splitlines()[0][:100]}): fix it") from error
+    with source.explained():
+        for batch in source.batches(types):
+            collector.add(checker.clean(batch)[0])
     checker.finish(skip_bad=False)
     return collector.dataset()
 
@@ -176,8 +168,6 @@ def _as_name(value: Any) -> Any:
 
 
 def column_finder(path: Path, columns: Mapping[str, str] | None) -> ColumnFinder:
-    if path.stat().st_size == 0:
-        raise BadInput(f"{path} is empty: write one row per example")
     return ColumnFinder(str(path), formats.open_table(path).schema.names, columns)
 
 

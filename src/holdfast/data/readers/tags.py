@@ -4,9 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Sentence
 from holdfast.data.dataset import SPLITS, Dataset
@@ -28,23 +25,6 @@ FILE_SPLITS = {**SPLIT_NAMES, "devel": 1, "testa": 1, "testb": 2}
 Tagged = tuple[list[str], list[str] | None, Mapping[str, Any]]  # words, their tags as written, metadata
 
 
-class Sentences(Records):
-    """Words of sentences and codes of their tags as Arrow lists."""
-
-    def __init__(self, words: Sequence[list[str]], tags: Sequence[list[int]] | None) -> None:
-        self.words = pa.array(words, type=pa.large_list(pa.large_string()))
-        self.tags = None if tags is None else pa.array(tags, type=pa.large_list(pa.int32()))
-
-    def __len__(self) -> int:
-        return len(self.words)
-
-    def take(self, rows: np.ndarray, *, size: int | None = None) -> list[Sentence]:
-        at = pa.array(rows)
-        words = self.words.take(at).to_pylist()
-        tags = [None] * len(words) if self.tags is None else self.tags.take(at).to_pylist()
-        return [Sentence(*pair) for pair in zip(words, tags, strict=True)]
-
-
 def read_tags(path: Path, options: ReadOptions = TAGGED, *, column: int = -1) -> Dataset:
     """Read a table, a CoNLL file or a folder of them; `column` is the position of the tag in a line, from 1.
 
@@ -60,9 +40,9 @@ def read_tags(path: Path, options: ReadOptions = TAGGED, *, column: int = -1) ->
     metadata = {role: [values[role] for _, _, values in rows] for role in rows[0][2]}
     words, tags = [words for words, _, _ in rows], [tags for _, tags, _ in rows if tags is not None]
     if len(tags) < len(words):
-        return unlabelled_dataset(path, Sentences(words, None), metadata)
+        return unlabelled_dataset(path, Records(list(map(Sentence, words))), metadata)
     codes, classes, notes = _encode_tags(path, tags)
-    return unlabelled_dataset(path, Sentences(words, codes), metadata, classes=classes, notes=notes)
+    return unlabelled_dataset(path, Records(list(map(Sentence, words, codes))), metadata, classes=classes, notes=notes)
 
 
 def _read_table(path: Path, columns: Mapping[str, str] | None, required: bool) -> Iterator[Tagged]:

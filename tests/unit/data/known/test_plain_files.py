@@ -78,11 +78,6 @@ def test_pairs_without_a_gold_label_are_dropped_with_a_note(tmp_path):
     assert "1 examples without a label" in found.notes[0]
 
 
-def test_published_sizes_need_no_note(tmp_path):
-    write_published(tmp_path, "amazon", size=2000)
-    assert load_data("amazon", data_dir=tmp_path).notes == ()
-
-
 REFUSED = {
     "a label of another task": ("sst2", "text,label\nx,1\ny,2\n", r"label '2' is not one of negative, positive"),
     "inference by numbers": ("snli", "premise,hypothesis,label\na,b,0\nc,d,1\n", r"label '0' is not one of contra"),
@@ -226,9 +221,6 @@ def test_graphs_are_read_by_their_name(tmp_path, name):
     (note,) = found.notes
     assert f"20 instead of {known.sizes['all']:,}" in note
     assert found.split is None
-    marked = load_data(f"{name}@fold=2", data_dir=tmp_path)
-    assert marked.split is not None
-    assert np.flatnonzero(marked.split == 2).tolist() == [1, 11]
 
 
 def test_folder_or_text_file_is_read(tmp_path):
@@ -236,11 +228,6 @@ def test_folder_or_text_file_is_read(tmp_path):
     (tmp_path / "PROTEINS.txt").write_text(text_form(rings_and_stars(8)))
     assert len(load_data("nci1", data_dir=tmp_path)) == 6
     assert len(load_data("proteins", data_dir=tmp_path)) == 8
-
-
-def test_published_size_needs_no_note(tmp_path):
-    write_zip(tmp_path / "NCI1.zip", rings_and_stars(6))
-    assert replace(KnownSet.of("nci1"), sizes={"all": 6}).load_reader()(data_dir=tmp_path).notes == ()
 
 
 @pytest.mark.molecules

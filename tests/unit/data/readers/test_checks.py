@@ -134,10 +134,3 @@ def test_columns_are_carried_unchanged(tmp_path):
     assert notes == [f"n{i}" for i in range(9) if i != 4]
     part = chunks[0].subset(np.array([2, 0])).carried
     assert part["price"].to_pylist() == ["2", "0"]
-    for name, message in (("nope", "has no column 'nope'"), ("note", "")):
-        reading = load_chunks(path, rows=3, carry=[name], skip_bad=True)
-        if message:
-            with pytest.raises(BadInput, match=message):
-                list(reading)
-        else:
-            assert list(reading)

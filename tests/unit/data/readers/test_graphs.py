@@ -81,16 +81,6 @@ def test_a_folder_of_several_sets_has_a_domain_for_each(tmp_path):
     assert found.name == tmp_path.name
 
 
-def test_a_fold_marks_its_rows_as_test(tmp_path):
-    path = write_zip(tmp_path / "a.zip", rings_and_stars(20), folds=True)
-    split = read_graphs(path, fold=3).split
-    assert split is not None
-    assert np.flatnonzero(split == 2).tolist() == [2, 12]
-    assert (np.delete(split, [2, 12]) == 0).all()
-    with pytest.raises(BadInput, match=r"test_idx-11\.txt: use fold 1 to 10"):
-        read_graphs(path, fold=11)
-
-
 def test_folder_with_images_does_not_hold_graphs(tmp_path):
     (tmp_path / "readme.txt").write_text("pictures")
     assert holds_graphs(tmp_path)
@@ -107,7 +97,7 @@ WRONG = {
     "1\n0 0\n": r"line 2: .* 0 nodes",
     "1\n2 0\n0 0 1.5\n0 0\n": r"line 4: 0 attributes.* 1",
     "1\n1 0\n0 0 a\n": r"line 3: an attribute .*not a number",
-    "2\n1 0\n0 0 1.5\n1 1\n0 0\n": r"attributes",
+    "2\n1 0\n0 0 1.5\n1 1\n0 0\n": r"line 5: 0 attributes",
     "many\n": r"line 1: 'many' is not an integer",
     "1\n1 0\n99999999999999999999999 0\n": r"line 3: 9+ is larger",
     "2000000\n": r"line 1: 2000000 graphs, above the limit",

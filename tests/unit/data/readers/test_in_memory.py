@@ -39,6 +39,12 @@ def test_kinds_are_detected(X, kind):
     assert (raw.kind, len(raw)) == (kind, 2)
 
 
+def ring_object(v):
+    """Build a ring with the attributes of a torch-geometric Data."""
+    ends = torch.arange(v)
+    return SimpleNamespace(x=None, edge_index=torch.stack([ends, (ends + 1) % v]), edge_attr=None, num_nodes=v)
+
+
 @pytest.mark.parametrize(
     ("X", "message"),
     [
@@ -48,6 +54,10 @@ def test_kinds_are_detected(X, kind):
         (np.zeros((2, 2), dtype=complex), "Complex data not supported"),
         (np.asarray([[1.0, np.inf]]), "row 1, feature 2 is NaN or infinite"),
         ([[1.0], [1.0, 2.0]], "examples must be all texts"),
+        (pd.DataFrame([[1.0, 2.0]], columns=["a", "a"]), "two columns named 'a'"),
+        ([ring_object(3), "a text"], "example 2 is a str"),
+        (["a text", ring_object(3)], "(?s)example 2 is namespace.*expected a text"),
+        (ring_object(3), r"a list of graphs.*\[graph\]"),
     ],
 )
 def test_invalid_examples_are_rejected(X, message):
@@ -55,10 +65,10 @@ def test_invalid_examples_are_rejected(X, message):
         as_raw(X)
 
 
-def ring_object(v):
-    """Build a ring with the attributes of a torch-geometric Data."""
-    ends = torch.arange(v)
-    return SimpleNamespace(x=None, edge_index=torch.stack([ends, (ends + 1) % v]), edge_attr=None, num_nodes=v)
+def test_object_among_numbers_raises_value_and_type_error():
+    for kind in (BadInput, TypeError):
+        with pytest.raises(kind, match=r"float.* must be"):
+            as_raw(np.asarray([[{}, 1.0]], dtype=object))
 
 
 class Rings(Dataset):
@@ -84,25 +94,6 @@ def test_objects_with_edges_are_graphs():
         assert sorted(graph.edges.shape[1] for graph in raw.take(np.arange(3))) == [3, 4, 5]
     mixed = as_raw([objects[0], as_raw(objects).take(np.arange(3))[1]])
     assert [len(graph.nodes) for graph in mixed.take(np.arange(2))] == [3, 4]
-
-
-@pytest.mark.parametrize(
-    ("X", "message"),
-    [
-        ([ring_object(3), "a text"], "example 2 is a str"),
-        (["a text", ring_object(3)], "(?s)example 2 is namespace.*expected a text"),
-        (ring_object(3), r"a list of graphs.*\[graph\]"),
-    ],
-)
-def test_mixed_examples_are_rejected(X, message):
-    with pytest.raises(BadInput, match=message):
-        as_raw(X)
-
-
-def test_object_among_numbers_raises_value_and_type_error():
-    for kind in (BadInput, TypeError):
-        with pytest.raises(kind, match=r"float.* must be"):
-            as_raw(np.asarray([[{}, 1.0]], dtype=object))
 
 
 def test_labels_keep_their_type_and_missing_ones_are_reported():
@@ -174,8 +165,3 @@ def test_columns_can_be_named():
 def test_invalid_frames_are_rejected(frame, message):
     with pytest.raises(BadInput, match=message):
         read_frame(frame)
-
-
-def test_duplicate_feature_names_are_rejected():
-    with pytest.raises(BadInput, match="two columns named 'a'"):
-        as_raw(pd.DataFrame([[1.0, 2.0]], columns=["a", "a"]))

@@ -101,7 +101,6 @@ def test_damaged_files_are_rejected(tmp_path):
     for damaged in (b"", b"hello", content[: len(content) // 2], content[:3000] + b"\xff" * 500 + content[3500:]):
         path.write_bytes(damaged)
         assert "data.npz" in refusal(path)
-    assert "does not exist" in refusal(tmp_path / "none.npz")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x.npy", b"not an array")
     assert "'x' is not an array" in refusal(path)

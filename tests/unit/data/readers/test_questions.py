@@ -68,8 +68,8 @@ BAD = {
         "question 1 has the answer",
     ),
     "one start too many": ([{**ROWS[0], "answer_start": [0, 1]}], "1 answers but 2 starts"),
-    "no number": ([{**ROWS[0], "answer_start": ["x"]}], r"row 1 has the start \['x'\]"),
-    "infinite": ([{**ROWS[0], "answer_start": [float("inf")]}], "row 1 has the start"),
+    "no number": ([{**ROWS[0], "answer_start": ["x"]}], r"question 1 has the start \['x'\]"),
+    "infinite": ([{**ROWS[0], "answer_start": [float("inf")]}], "question 1 has the start"),
     "no column": ([{"question": "a", "answers": ["b"], "answer_start": [0]}], "no context column"),
     "blank": ([{**ROWS[0], "question": " "}], "question 1 .*blank"),
     "none at all": ([{**ROWS[0], "answers": [], "answer_start": []}], "nothing to learn from"),
@@ -94,8 +94,15 @@ def test_other_files_are_rejected(tmp_path):
             read_questions(tmp_path / name)
 
 
-@pytest.mark.parametrize("change", [{"answer_start": [float("inf")]}, {"context": 5}, {"question": None}])
-def test_squad_file_with_other_types_is_rejected(tmp_path, change):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"answer_start": [float("inf")]}, "question 1 has the start"),
+        ({"context": 5}, "question 1 has the context 5, expected a text"),
+        ({"question": None}, "question 1 or its context is blank"),
+    ],
+)
+def test_squad_file_with_other_types_is_rejected(tmp_path, change, message):
     (tmp_path / "a.json").write_text(squad([{**ROWS[0], **change}]))
-    with pytest.raises(BadInput, match="not a SQuAD file"):
+    with pytest.raises(BadInput, match=message):
         read_questions(tmp_path / "a.json")

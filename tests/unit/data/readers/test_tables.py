@@ -15,11 +15,10 @@ import pytest
 from pyarrow import csv, parquet
 
 from holdfast.core.errors import BadInput
-from holdfast.data.load import load_chunks, load_data
+from holdfast.data.load import load_data
 from holdfast.data.readers import formats
 from holdfast.data.readers.columns import ReadOptions
 from holdfast.data.readers.tables import read_table, table_chunks
-from holdfast.data.synthetic import world
 
 ROWS = {
     "text": ["123", 'two\nlines, "quoted"', "2020-01-01", "ünï"],
@@ -292,7 +291,6 @@ def test_the_limit_of_open_files_is_reported(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("data.txt", b"x", "suffix '.txt'"),
         ("data.csv", b"", "is empty"),
         ("data.csv", b"\n\n", "has no header"),
         ("data.csv", b"text,label,domain\n", "no rows"),
@@ -321,26 +319,13 @@ def test_invalid_files_are_rejected(tmp_path, name, content, message):
     assert message in refusal(put(tmp_path, content, name))
 
 
-def test_damaged_parquet(tmp_path):
-    rows = {"text": [f"text {i}" for i in range(2000)], "label": ["x", "y"] * 1000, "domain": ["d"] * 2000}
-    whole = write(tmp_path, ".parquet", rows).read_bytes()
-    assert len(read_table(put(tmp_path, whole, "data.parquet"))) == 2000
-    assert "damaged" in refusal(put(tmp_path, whole[: len(whole) // 2], "data.parquet"))
-    damaged = whole[:1000] + bytes(2000) + whole[3000:]
-    assert "data.parquet" in refusal(put(tmp_path, damaged, "data.parquet"))
+def test_unsupported_parquet(tmp_path):
     bytes_text = {"text": [b"a", b"\xe9"], "label": [1, 2], "domain": [1, 2]}
     assert "not UTF-8" in refusal(write(tmp_path, ".parquet", bytes_text))
     nested = {"text": [["a"], ["b"]], "label": [1, 2], "domain": [1, 2]}
     assert "column 'text' holds list" in refusal(write(tmp_path, ".parquet", nested))
     none = {"text": pa.array([], pa.string()), "label": pa.array([], pa.string()), "domain": pa.array([], pa.string())}
     assert "no rows" in refusal(write(tmp_path, ".parquet", none))
-
-
-def test_dictionary_columns_of_parquet(tmp_path):
-    rows = {name: pa.array(values).dictionary_encode() for name, values in ROWS.items()}
-    found = read_table(write(tmp_path, ".parquet", rows))
-    assert found.raw.take(np.arange(4)) == ROWS["text"]
-    assert found.domains == ("films", "books", "7")
 
 
 def test_invalid_paths(tmp_path):
@@ -402,12 +387,6 @@ def test_chunks_are_the_complete_table(tmp_path, rows):
     assert labels == [whole.classes[y] for y in whole.y]
 
 
-def test_blocks_may_end_anywhere(tmp_path, monkeypatch):
-    path = write_rows(tmp_path / "t.csv")
-    monkeypatch.setattr(formats, "BLOCK", 64)
-    assert [len(each) for each in table_chunks(path, rows=4)] == [4, 4, 4, 4, 4, 3]
-
-
 def test_late_long_row_repeats_no_row(tmp_path, monkeypatch):
     """JSON is read on behind the rows that a block holds."""
     rows = [{"id": i, "text": "w" * (3000 if i == 17 else 3), "label": 0, "domain": "a"} for i in range(23)]
@@ -415,24 +394,6 @@ def test_late_long_row_repeats_no_row(tmp_path, monkeypatch):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.setattr(formats, "HEAD", 1024)
     assert texts(table_chunks(path, rows=4)) == [row["text"] for row in rows]
-
-
-def test_invalid_row_is_reported_with_its_number_in_the_file(tmp_path):
-    path = write_rows(tmp_path / "t.csv")
-    path.write_text(path.read_text() + "k23,,0,a\n")
-    made = table_chunks(path, rows=5)
-    with pytest.raises(BadInput, match="row 24, column 'text' has no text"):
-        list(made)
-
-
-def test_other_data_is_chunked(tmp_path):
-    data = world("vector", "none", domains=2, size=10, classes=2)
-    np.savez(tmp_path / "v.npz", X=data.raw.take(np.arange(20)).numpy())
-    found = list(load_chunks(tmp_path / "v.npz", rows=8))
-    assert [len(each) for each in found] == [8, 8, 4]
-    np.testing.assert_array_equal(
-        np.concatenate([each.raw.take(np.arange(len(each))) for each in found]), data.raw.take(np.arange(20))
-    )
 
 
 COUNT = 120
