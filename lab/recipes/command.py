@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from lab.recipes.recipe import Recipe
     from lab.recipes.reproduce import Reproduction
 
+DEMOS = "demo/"
+DEFAULT_SEEDS = "5"
 MODEL = ("encoder", "tune", "steps", "batch", "lr")
 Table = Annotated[str, options.argument("Table or figure; see `holdfast list recipes`.")]
 Rows = Annotated[str, options.option("Comma separated rows of the table. [default: all]")]
@@ -31,7 +33,7 @@ Rate = Annotated[float | None, typer.Option("--lr", help="Replaces the published
 @options.takes(
     "recipe", "rows", "columns", "seeds", *MODEL, "out", "device", "examples", "set_", "analyse", "no_cache",
     "data_dir", *options.ENGINE, "json",
-    seeds="5", out=Path("runs/reproduce"),
+    seeds=DEFAULT_SEEDS, out=Path("runs/reproduce"),
 )  # fmt: skip
 def reproduce(
     recipe: Table,
@@ -54,6 +56,8 @@ def reproduce(
 
     - `holdfast list recipes`
 
+    - `holdfast reproduce demo/gmoe` (a small experiment with its null control, in three minutes without data)
+
     - `holdfast reproduce mil/table1 --data-dir data`
 
     - `holdfast reproduce mil/table1 --data-dir data --rows baseline,memory,mil --columns books,average`
@@ -68,6 +72,9 @@ def reproduce(
 
     Run the same command again to continue; finished runs are not repeated.
     """
+    if recipe.startswith(DEMOS):
+        _demonstrate(recipe, run)
+        return
     start_early(run.jobs)  # before torch is imported
     from holdfast.report.words import inactive_notes
     from holdfast.stats.engagement import engagements
@@ -90,6 +97,28 @@ def reproduce(
     show(_table(result))
     say(*inactive_notes(engagements(grouped(result.records))))
     say(f"report: {result.report}")
+
+
+def _demonstrate(name: str, run: options.Options) -> None:
+    """Run a demonstration with 10 seeds, or those that the user chose, and print its rows and its effect."""
+    from holdfast import catalog
+    from holdfast.train.resolve import seed_list
+    from lab.demos.demo import SEEDS, rows_table
+    from lab.demos.demo import run as measure
+
+    demo = catalog.lookup("recipes", name).load()
+    seeds = seed_list(SEEDS if run.seeds == DEFAULT_SEEDS else options.seed_numbers(run.seeds))
+
+    def show_score(row: str, seed: int, score: float) -> None:
+        if not run.json:
+            say(f"{row}, seed {seed}: {score:.3f}")
+
+    result = measure(demo, seeds, show_score)
+    if run.json:
+        print_json(result.json())
+        return
+    show(rows_table(demo, result.scores))
+    say(result.sentence())
 
 
 def _table(result: Reproduction) -> WrappedTable:

@@ -18,7 +18,8 @@ def bert(tmp_path):
 
 def test_tag_from_files(holdfast, tmp_path, bert):
     write_names(tmp_path / "names")
-    ran = holdfast("fit", "names", "--task", "tag", "--encoder", bert, "--steps", 50, "--out", "m", "--json", *FEW)
+    words = ("--task", "tag", "--encoder", bert, "--tune", "full", "--steps", 50, "--out", "m", "--json")
+    ran = holdfast("fit", "names", *words, *FEW)
     assert ran.code == 0, ran.out
     assert ran.json["metric"] == "entity_f1"
     assert min(ran.json["valid"].values()) > 0.9

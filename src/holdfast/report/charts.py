@@ -1,5 +1,6 @@
 """Charts of scores, validation curves, and differences to a baseline (forest plot)."""
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -22,8 +23,9 @@ from holdfast.stats.formatting import (
 )
 from holdfast.stats.labels import Groups
 from holdfast.stats.statistics import mean
-from holdfast.stats.table import Row, shown_columns
+from holdfast.stats.table import Row, columns, has_many
 
+MOST_POINTS = 150  # of a line
 AVERAGE = Markup("<b>average</b>")  # the last category, next to the names of targets
 LONGEST = 28  # characters of a label next to the plot, which leave room for it on a phone
 GREY = "#767676"  # differences whose interval includes zero
@@ -31,8 +33,10 @@ FAINT = Stroke("rgba(128,128,128,0.7)", 1, "dot")
 
 
 def scores_chart(rows: Sequence[Row], metric: str) -> Chart:
-    """Draw one point with standard error per method and target of the table; the average comes last."""
-    targets = shown_columns(rows)
+    """Draw one point with standard error per method and target; the average comes last. Many targets are a strip."""
+    targets = columns(rows)
+    if has_many(targets):
+        return _domain_strip(rows, metric)
     marks, unit = [], " %" if is_percent(metric) else ""
     for index, row in enumerate(rows):
         cells = {target: row.cells[target] for target in targets if target in row.cells}
@@ -47,6 +51,26 @@ def scores_chart(rows: Sequence[Row], metric: str) -> Chart:
     shown = [cell for row in rows for cell in (*map(row.cells.get, targets), row.average) if cell is not None]
     y, average = Axis(metric_name(metric), limits=score_range(shown, metric)), Rule(len(targets) - 0.5, stroke=FAINT)
     return Plot(*marks, x=x, y=y, rules=[average], gap=0.35).html("scores", height=400, legend=False)
+
+
+def _domain_strip(rows: Sequence[Row], metric: str) -> Chart:
+    """Draw the scores of all targets per method, sorted, over their share of the targets.
+
+    Of more than `MOST_POINTS` targets, a line has evenly spaced ones.
+    """
+    marks, unit = [], " %" if is_percent(metric) else ""
+    for index, row in enumerate(rows):
+        cells = [(target, cell) for target, cell in row.cells.items() if math.isfinite(cell.mean)]
+        cells = list(enumerate(sorted(cells, key=lambda item: item[1].mean)))
+        chosen = dict(cells[:: max(1, -(-len(cells) // MOST_POINTS))] + cells[-1:])
+        points = []
+        for place, (target, cell) in chosen.items():
+            share = 100 * (place + 0.5) / len(row.cells)
+            points.append((share, scaled(cell.mean, metric), 0.0, f", {target}: {format_cell(cell, metric)}{unit}"))
+        marks.append(series(row.label, index, points, size=5, lines=True))
+    share, worst = Axis("target domains, sorted by score (%)", limits=(0, 100)), 90 if metric in LOWER_IS_BETTER else 10
+    figure = Plot(*marks, x=share, y=Axis(metric_name(metric)), rules=[Rule(worst, stroke=FAINT)])
+    return figure.html("scores", height=400, legend=False)
 
 
 def validation_chart(groups: Groups) -> Chart:

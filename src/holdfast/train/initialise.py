@@ -90,7 +90,7 @@ def _observe(part: Any, method: Method, batches: Sequence[Tensor], examples: Exa
 
     handle = part.register_forward_hook(hook)
     for rows in batches:
-        with suppress(_Observed):
+        with suppress(_Observed), tape(labels=examples.targets(rows)):
             method.model.features(examples.inputs(rows))
     handle.remove()
     return [torch.cat(tensors) for tensors in zip(*seen, strict=True)]

@@ -15,7 +15,6 @@ from holdfast.core.settings import checked_settings, choice, keywords_of, retire
 from holdfast.core.tape import exporting, is_recording, known_labels, record
 from holdfast.nn.memory.block import BlockSettings, KeysValues, MemoryBlock, attend, concatenate
 from holdfast.nn.memory.initialise import (
-    INITS,
     MAX_ROWS,
     MIN_ROWS,
     needs_no_initialisation,
@@ -23,7 +22,7 @@ from holdfast.nn.memory.initialise import (
     relative_scale,
     solve_scale,
 )
-from holdfast.nn.memory.queue import Queue, Support, SyntheticMemory
+from holdfast.nn.memory.queue import STARTS, Queue, Support, SyntheticMemory
 from holdfast.nn.memory.read import effective_slots
 
 LABEL = 64  # default width of a label embedding
@@ -46,11 +45,12 @@ class HeterogeneousSettings(BlockSettings):
     written: bool = True  # False: a control with a queue of noise that is never written
     stale_labels: bool = False  # store label embeddings in the queue instead of labels
     frozen: bool = False  # do not train the slots
-    start: str = setting("normal", choices=("normal", "zeros"))  # initialisation of the slots
+    # slots start at clusters of the features of their class (with init=data), around zero, or at zero as published
+    start: str = setting("classes", choices=STARTS)
     # normalise features and label vectors separately, or neither
     input_norm: str = setting("layer", choices=("layer", "published"))
-    # initialise the read of the queue from the first training batches; `published`: randomly
-    init: str = setting("data", choices=INITS)
+    # initialise both reads, or that of the queue only, from the first training batches; `published`: randomly
+    init: str = setting("data", choices=("data", "queue", "published"))
     include_self: bool = False  # the read of the queue includes the example itself, as published
 
     retired: ClassVar[Mapping[str, Any]] = retired_settings(**BlockSettings.retired, part="all")
@@ -135,7 +135,8 @@ class HeterogeneousMemory(nn.Module):
         self.support = Support(options.support, inner) if self.across else None
         if self.slots is not None:
             self.slots.requires_grad_(not options.frozen)
-        self.pending = self.first is not None and options.init == "data"  # whether it was not yet initialised from data
+        # whether it awaits training examples
+        self.pending = options.init == "data" or (options.init == "queue" and self.first is not None)
         self.register_load_state_dict_pre_hook(needs_no_initialisation)
 
     @property
@@ -172,27 +173,49 @@ class HeterogeneousMemory(nn.Module):
         return min(MAX_ROWS, max(MIN_ROWS, 2 * self.options.real)) if self.pending else 0
 
     def observe(self, inputs: tuple[Any, ...], output: Any) -> tuple[Tensor, ...]:
-        """Return the features of a forward pass from which the memory is initialised."""
-        return (inputs[0].float(),)
+        """Return the features of a forward pass from which the memory is initialised, and their labels if known."""
+        labels = known_labels()
+        return (inputs[0].float(),) if labels is None else (inputs[0].float(), labels)
 
     @torch.no_grad()
-    def initialise(self, features: Tensor, *, generator: torch.Generator) -> None:
-        """Initialise the read of the queue from features (n, width), half of which act as a queue.
+    def initialise(self, features: Tensor, labels: Tensor | None = None, *, generator: torch.Generator) -> None:
+        """Initialise slots and reads from features (n, width) and labels (n,), half of which act as a queue.
 
-        Queries and keys get the same projection, which ignores label vectors, with a scale at which a read uses 16
-        effective rows: an example attends to similar examples. Values are scaled to the deviation of the features.
+        Slots become the centres of clusters of the features of their class. In each read, queries and keys get the same
+        projection, which ignores label vectors, with a scale at which a read uses 16 effective rows: an example attends
+        to similar rows. Values are the rows themselves, scaled to the deviation of the features.
         """
         self.pending = False
-        block, count = self.first, min(self.options.real, len(features) // 2)
-        if block is None or not count:
+        order = torch.randperm(len(features), generator=generator).to(features.device)
+        features, everything = features[order], self.options.init == "data"
+        if everything and self.slots is not None and labels is not None and self.options.start == "classes":
+            self.slots.start_at(features, labels[order], generator=generator)
+        recalled, count = self._query(features), min(self.options.real, len(features) // 2)
+        if self.first is not None and count:
+            labels = torch.randint(self.labels.num_embeddings - 1, (count,), generator=generator).to(features.device)
+            rows, query = self._join_label(features[:count], self.labels(labels)), recalled[count:]
+            self._initialise_block(self.first, query, rows)
+            keys_values = self.first.keys_values(rows)
+            hidden = None if self.options.include_self else torch.tensor(-torch.inf, device=query.device)
+            recalled, _ = self.first(query, keys_values, with_self=True, self_bias=hidden)
+        if everything and self.second is not None:
+            half = len(recalled) // 2
+            groups = [recalled[:half]] if self.across else []
+            if self.slots is not None:
+                groups.append(self._join_label(self.slots.values, self.labels(self.slots.labels)))
+            self._initialise_block(self.second, recalled[half:], torch.cat(groups))
+
+    def _initialise_block(self, block: MemoryBlock, query: Tensor, rows: Tensor) -> None:
+        """Let queries (b, d) attend to those rows (m, d) whose features, without label vectors, are similar."""
+        if not len(query) or not len(rows):
             return
-        features = features[torch.randperm(len(features), generator=generator).to(features.device)]
-        labels = torch.randint(self.labels.num_embeddings - 1, (count,), generator=generator).to(features.device)
-        rows, query = self._join_label(features[:count], self.labels(labels)), self._query(features[count:])
         block.query.weight[:, self.inputs :] = 0
         normalise_queries(block.query, block.norm_query(query))
         key_weight, value_weight = block.key_value.weight.chunk(2)
-        key_bias = block.key_value.bias.chunk(2)[0]
+        key_bias, value_bias = block.key_value.bias.chunk(2)
+        if self.options.init == "data":  # what the first read returns stays comparable with the rows of the second one
+            value_weight.copy_(torch.eye(len(value_weight)))
+            value_bias.zero_()
         key_weight.copy_(block.query.weight)
         key_bias.copy_(block.query.bias)
         scores = torch.bmm(block.queries(query), block.keys_values(rows).keys.transpose(1, 2)) * block.scale

@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 from holdfast.core.seeds import generator
 from holdfast.nn.engagement import overwritten
+from holdfast.nn.memory.initialise import kmeans
+
+STARTS = ("classes", "normal", "zeros")  # of slots
 
 
 class _MaskedRows(nn.Module):
@@ -119,9 +122,10 @@ def balanced_sample(batches: Iterable[tuple[Tensor, Tensor]], count: int) -> Ten
 
 
 class SyntheticMemory(nn.Module):
-    """Learned slots, m per class, class after class, initialised from N(0, 0.02^2).
+    """Learned slots, m per class, class after class.
 
-    The published initialisation `zeros` is degenerate: equal slots get equal gradients and act as one slot.
+    They start at N(0, 0.02^2), until `start_at` moves them to the features of their class. The published start `zeros`
+    is degenerate: equal slots get equal gradients and act as one slot.
     """
 
     values: nn.Parameter  # (c * m, d)
@@ -133,11 +137,29 @@ class SyntheticMemory(nn.Module):
     def __init__(self, classes: int, slots: int, width: int, *, start: str = "normal") -> None:
         super().__init__()
         values = torch.zeros(classes * slots, width)
-        self.values = nn.Parameter(values.normal_(std=0.02) if start == "normal" else values)
+        self.values = nn.Parameter(values if start == "zeros" else values.normal_(std=0.02))
         self.register_buffer("labels", torch.arange(classes).repeat_interleave(slots))
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @torch.no_grad()
+    def start_at(self, features: Tensor, labels: Tensor, *, generator: torch.Generator) -> None:
+        """Move the slots of each class to centres of clusters of its features (n, d); labels (n,) may be -1.
+
+        A class with few examples has slots between pairs of them.
+        """
+        for own in self.labels.unique():
+            rows, at = features[labels == own], (self.labels == own).nonzero()[:, 0]
+            if len(rows) > len(at):
+                first = torch.randperm(len(rows), generator=generator)[: len(at)].to(rows.device)
+                clusters = kmeans(rows, first)
+                sums = torch.zeros_like(self.values[at]).index_add_(0, clusters, rows.to(self.values.dtype))
+                self.values[at] = sums / clusters.bincount(minlength=len(at))[:, None]
+            elif len(rows):
+                pairs = torch.randint(len(rows), (2, len(at)), generator=generator).to(rows.device)
+                share = torch.rand(len(at), 1, generator=generator).to(rows.device)
+                self.values[at] = torch.lerp(rows[pairs[0]], rows[pairs[1]], share).to(self.values.dtype)
 
     def null(self) -> AbstractContextManager[None]:
         """Context in which every slot is the mean of all slots."""

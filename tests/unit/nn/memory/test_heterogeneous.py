@@ -310,3 +310,46 @@ def test_prediction_batch():
         memory = neck(**options)
         assert Model(nn.Identity(), memory, nn.Linear(memory.width, CLASSES)).prediction_batch == expected
     assert Model(nn.Identity(), nn.Identity(), nn.Linear(1, 1)).prediction_batch is None
+
+
+def clustered(count: int, *, spread: float = 0.3) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return features around one centre per class, and their labels."""
+    rng = torch.Generator().manual_seed(5)
+    centres = 2 * torch.eye(CLASSES, WIDTH)
+    y = torch.arange(count) % CLASSES
+    return centres[y] + spread * torch.randn(count, WIDTH, generator=rng), y
+
+
+def slot_attention(module: HeterogeneousMemory, z: torch.Tensor, y: torch.Tensor) -> float:
+    """Return the share of the attention to slots that falls on those of the own class."""
+    with tape() as side, torch.no_grad():
+        module.eval()(z)
+    weights = side["heterogeneous/across"][-1].mean(1)[:, -len(module.slots) :]  # (b, slots)
+    own = module.slots.labels == y[:, None]
+    return float(((weights * own).sum(1) / weights.sum(1)).mean())
+
+
+@pytest.mark.parametrize(("init", "share"), [("data", (0.7, 1.0)), ("queue", (0.2, 0.5))])
+def test_examples_attend_to_slots_of_their_class_after_the_initialisation_of_both_reads(init, share):
+    z, y = clustered(400)
+    module = neck(init=init, slots=4)
+    module.initialise(z[:300], y[:300], generator=torch.Generator().manual_seed(0))
+    assert not module.pending
+    module.write(z[:10], y[:10])
+    module.set_support(module.read_queue(z[10:16]).detach())
+    assert share[0] < slot_attention(module, z[300:], y[300:]) < share[1]
+
+
+def test_slots_start_at_clusters_of_their_class_and_stay_without_examples():
+    z, y = clustered(60)
+    module = neck(slots=4)
+    before = module.slots.values.detach().clone()
+    module.initialise(z[y < 2], y[y < 2], generator=torch.Generator().manual_seed(0))
+    values, labels = module.slots.values.detach(), module.slots.labels
+    assert_close(values[labels == 2], before[labels == 2])
+    for own in range(2):
+        of_class = z[y == own]
+        assert float(torch.cdist(values[labels == own], of_class).min(1).values.max()) < 1
+        assert len(values[labels == own].unique(dim=0)) == 4
+    module.slots.start_at(z[:CLASSES], y[:CLASSES], generator=torch.Generator().manual_seed(0))
+    assert_close(module.slots.values.detach(), z[:CLASSES].repeat_interleave(4, 0))  # of one example per class
