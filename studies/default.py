@@ -186,7 +186,7 @@ class DefaultRunner(Runner):
         if job.stage == "search":
             super().run(job)
             return
-        from holdfast.engines.work import InThisProcess, run_all
+        from holdfast.engines.work import Local, run_all
         from holdfast.engines.work import work as work_off
         from holdfast.prediction.combine import combine
         from holdfast.train.board import Board
@@ -206,7 +206,7 @@ class DefaultRunner(Runner):
         if compared:
             board = Board(
                 [each.spec for each in jobs], (job.seed,), workspace, limit=math.inf, search=True,
-                engine=InThisProcess(), watch=ProgressListener(),
+                engine=Local(), watch=ProgressListener(),
             )  # fmt: skip
             for _ in work_off(board, workspace):
                 pass

@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _one_run_at_once() -> Iterator[None]:
     """Train in this process unless a test asks for several jobs; commands in processes of their own have workers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("holdfast.engines.local.max_workers", lambda _: 1)
+        patch.setattr("holdfast.engines.work.max_workers", lambda _: 1)
         yield
 
 

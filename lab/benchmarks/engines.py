@@ -29,13 +29,11 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.core.forking import end_server
 from holdfast.data.synthetic import world
-from holdfast.engines.local import Local
 from holdfast.engines.ray import ENVIRONMENT, Ray
-from holdfast.engines.work import run_all
+from holdfast.engines.work import Local, run_all
 from holdfast.spec import Spec
-from holdfast.train.jobs import Engine
 from holdfast.train.resolve import Request, resolve
-from holdfast.train.run import train
+from holdfast.train.run import Engine, train
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
 from lab.benchmarks.harness import Result, attempt, one_thread

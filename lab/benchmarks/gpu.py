@@ -26,8 +26,7 @@ from holdfast.core.store import TensorStore
 from holdfast.data.batches import Batches, Examples
 from holdfast.data.splits import Part
 from holdfast.data.synthetic import world
-from holdfast.engines.local import Local
-from holdfast.engines.work import run_all
+from holdfast.engines.work import Local, run_all
 from holdfast.methods.captured import captured_steps
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.resnet import ResNet

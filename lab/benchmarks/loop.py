@@ -15,9 +15,8 @@ from holdfast.data.batches import Batches, Examples
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
 from holdfast.data.splits import Part
-from holdfast.train.fit import fit
+from holdfast.train.fit import fit, newest
 from holdfast.train.run import train
-from holdfast.train.select import newest
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
 from lab.benchmarks.harness import Result, one_thread, ratio, seconds

@@ -18,15 +18,14 @@ from holdfast.core.seeds import generator
 from holdfast.core.store import TensorStore
 from holdfast.data.batches import Batches, Examples
 from holdfast.data.splits import Part
-from holdfast.engines.local import Local
+from holdfast.engines.work import Local
 from holdfast.methods.base import Method
 from holdfast.methods.erm import ERM
 from holdfast.methods.penalties import Penalized
 from holdfast.nn.experts.layer import SparseMoE
 from holdfast.nn.memory.key_value import KeyValueMemory
 from holdfast.nn.model import Model
-from holdfast.train.fit import fit
-from holdfast.train.select import newest
+from holdfast.train.fit import fit, newest
 from lab.benchmarks.engines import EACH, sweep
 from lab.benchmarks.harness import Result, one_thread, passes, seconds
 from lab.benchmarks.networks import classifier, trainer

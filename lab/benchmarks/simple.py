@@ -85,9 +85,9 @@ def _names(y: np.ndarray, domain: np.ndarray) -> dict[str, list[str]]:
 
 def baselines_seconds(data: pd.DataFrame, only: str = "") -> float:
     """Return the CPU time of all runs of the simple baselines of a comparison, one seed, including preparation."""
+    from holdfast.train.resolve import baseline_specs
     from holdfast.train.run import train_and_save
     from holdfast.train.settings import make_spec
-    from holdfast.train.slate import baseline_specs
     from holdfast.train.training_data import training_data
     from holdfast.train.workspace import Workspace
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch
 from pyarrow import csv
 
-from holdfast.train.cost import process_peak
+from holdfast.train.measure import process_peak
 from lab.benchmarks.harness import Result
 
 ROWS = 1_000_000

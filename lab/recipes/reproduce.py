@@ -15,10 +15,9 @@ from holdfast.report.page import write_report
 from holdfast.spec import Spec
 from holdfast.stats.summary import summarise
 from holdfast.train.analyses import analysis_notes, choose_analyses
-from holdfast.train.jobs import Engine
 from holdfast.train.progress import ProgressListener
-from holdfast.train.resolve import Request, resolve, seed_list
-from holdfast.train.slate import exclusion_reason, training_domains
+from holdfast.train.resolve import Request, exclusion_reason, resolve, seed_list, training_domains
+from holdfast.train.run import Engine
 from holdfast.train.training_data import training_data
 from holdfast.train.workspace import Workspace, choose_device
 from lab.recipes.measure import Measurement, TableJob, gain_remarks, jobs_for, measure, remarks

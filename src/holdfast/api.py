@@ -6,22 +6,22 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast import catalog
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput, NothingFinished
 from holdfast.core.files import cache_folder, locked
 from holdfast.core.forking import import_aside
+from holdfast.core.settings import keywords_of
 from holdfast.core.stopping import Deadline, format_seconds
 from holdfast.data.readers.in_memory import Source
 from holdfast.data.sampling import sample_sizes
 from holdfast.defaults import FEWEST_PER_DOMAIN, first_sample, learns
-from holdfast.engines.local import default_engine
-from holdfast.engines.work import work
+from holdfast.engines.work import default_engine, work
 from holdfast.final_model import fit_with_rates
 from holdfast.final_model import refit as refit
 from holdfast.record import RunRecord
@@ -33,10 +33,19 @@ from holdfast.train.analyses import analysis_notes, choose_analyses, data_notes
 from holdfast.train.board import Board, RateChoice, final_rates, rate_notes
 from holdfast.train.comparison import Comparison as Comparison
 from holdfast.train.comparison import failure_notes, limit_sentence, reserve, sample_note, schedule_of, time_limit
-from holdfast.train.facts import tokens_to_encode
-from holdfast.train.jobs import Engine
 from holdfast.train.progress import ProgressListener
-from holdfast.train.resolve import EXPERIMENT, Request, method_names, resolve, seed_list
+from holdfast.train.resolve import (
+    EXPERIMENT,
+    Configuration,
+    ManyRuns,
+    Request,
+    Training,
+    method_names,
+    resolve,
+    searches_rates,
+    seed_list,
+)  # fmt: skip
+from holdfast.train.settings import tokens_to_encode
 from holdfast.train.training_data import DataOptions
 from holdfast.train.workspace import Workspace, choose_device
 
@@ -55,47 +64,28 @@ LATER = (
 COLLAPSED = "at most half of the classes are still predicted for unlabelled examples, so that its adaptation is refused"
 
 
-def compare(
-    data: Source,
-    *,
-    methods: str | Sequence[str | type] = ("auto",),
-    seeds: int | Sequence[int] = 3,
-    out: str | Path = "runs/compare",
-    encoder: str = "auto",
-    tune: str = "auto",
-    plan: str = "auto",
-    select: str = "train-validation",
-    metric: str | None = None,
-    steps: int | None = None,
-    batch: int | None = None,
-    lr: float | None = None,
-    device: str = "auto",
-    cache: bool = True,
-    columns: Mapping[str, str] | None = None,
-    examples: int | None = None,
-    unlabelled: Source | None = None,
-    empty_labels: str = "error",
-    skip_bad: bool = False,
-    data_dir: Path | None = None,
-    settings: Mapping[str, Any] | None = None,
-    analyse: str | Sequence[str] = (),
-    watch: ProgressListener | None = None,
-    engine: Engine | None = None,
-    model: str | Path | None = None,
-    baselines: bool = True,
-    combinations: bool = True,
-    budget: str | None = None,
-    search_rate: bool | None = None,
-    started: float | None = None,
-) -> Comparison:
+@dataclass(kw_only=True, eq=False)
+class CompareOptions(ManyRuns):
+    """Options of a comparison."""
+
+    out: str | Path = "runs/compare"
+    analyse: str | Sequence[str] = ()  # analyses of every run
+    model: str | Path | None = None  # folder that `refit` will write, which is checked before the first run
+    baselines: bool = True  # the most frequent class, and simple models on frozen and on simple features
+    combinations: bool = True  # mixtures of simple baselines and the best network, averages over seeds, and soups
+    search_rate: bool | None = None  # try other learning rates on source domains, by default unless `lr` is set
+
+
+@keywords_of(CompareOptions)
+def compare(data: Source, options: CompareOptions) -> Comparison:
     """Train every method on every episode of the plan with every seed, in order of value until the time is up.
 
     `train.queue` has the order. Finished runs in `out` are not repeated. `methods` is `auto` for the default slate,
-    `all`, or a list, which may contain subclasses of `holdfast.methods.base.Method`.
-    `model` is the folder that `refit` will write: it is checked here, before the first run. The `baselines` are the
-    most frequent class, and simple models on frozen and on simple features. The `combinations` come last: mixtures of
-    simple baselines and the best network, and averages over seeds, of probabilities and (in a soup) of weights, from
-    the finished runs.
+    `all`, or a list, which may contain subclasses of `holdfast.methods.base.Method`; `settings` may contain every field
+    of a spec, or dotted names such as `encoder.length`. `model` is the folder that `refit` will write: it is checked
+    here, before the first run. The `baselines` are the most frequent class, and simple models on frozen and on simple
+    features. The `combinations` come last: mixtures of simple baselines and the best network, and averages over seeds,
+    of probabilities and (in a soup) of weights, from the finished runs.
 
     `budget` is a duration such as `90s`, `2m` or `1h`, counted from `started` (a value of `time.monotonic`), by
     default `defaults.LIMIT`; `none` means no limit. A run that fails is reported in the result; other runs go on.
@@ -103,67 +93,54 @@ def compare(
     `search_rate` tries other learning rates on source domains; by default for encoders that learn, unless `lr` is set.
     With `skip_bad`, rows of a table with bad cells are left out and counted.
     """
-    watch = watch or ProgressListener()
-    source = DataOptions(
-        data, columns=columns, data_dir=data_dir, examples=examples, unlabelled=unlabelled, empty_labels=empty_labels,
-        skip_bad=skip_bad,
-    )  # fmt: skip
+    watch, out = options.watch or ProgressListener(), Path(options.out)
+    shared = {each.name: getattr(options, each.name) for each in fields(Training)}
+    every = None if options.steps is None else max(1, min(25, options.steps // 4))
     request = Request(
-        data=source, methods=method_names(methods), seeds=seed_list(seeds), encoder=encoder, tune=tune, plan=plan,
-        select=select, metric=metric, steps=steps, batch=batch, lr=lr,
-        every=None if steps is None else max(1, min(25, steps // 4)), settings=settings or {},
-        analyse=method_names(analyse), baselines=baselines, combinations=combinations, search_rate=search_rate,
-        tested=True, out=Path(out), device=device, cache=cache, model=None if model is None else Path(model),
-        model_settings=EXPERIMENT,
+        methods=method_names(options.methods), seeds=seed_list(options.seeds), plan=options.plan, select=options.select,
+        every=every, baselines=options.baselines, tested=True, model_settings=EXPERIMENT,
+        model=None if options.model is None else Path(options.model), **shared,
     )  # fmt: skip
-    deadline = time_limit(budget, started, watch)
-    workspace = _load(request, watch)
-    specs = _plan(request, workspace, deadline)
-    watch.note(limit_sentence(deadline.seconds, default=budget is None))
-    board = _queue(specs, request, workspace, deadline, engine=engine, watch=watch)
-    _train(board, deadline, model=model is not None)
-    done = _summarise(board, request, deadline)
-    _report(done, source)
+    deadline = time_limit(options.budget, options.started, watch)
+    workspace = _load(data, options, out, watch)
+    specs = _plan(request, workspace, deadline, combinations=options.combinations)
+    watch.note(limit_sentence(deadline.seconds, default=options.budget is None))
+    board = Board(
+        specs, request.seeds, workspace, limit=deadline.seconds, search=searches_rates(options, options.search_rate),
+        engine=options.engine or default_engine(specs, steps=watch.wants_steps), watch=watch,
+    )  # fmt: skip
+    _train(board, deadline, model=options.model is not None)
+    done = _summarise(board, deadline, out, combinations=options.combinations)
+    if parallel.is_first():
+        title, words = f"Holdfast: {done.dataset.name}", options.report_words(data)
+        write_report(done.summary, done.report, title=title, notes=done.notes, source=words)
     return done
 
 
-def _load(request: Request, watch: ProgressListener) -> Workspace:
+def _load(data: Source, options: CompareOptions, out: Path, watch: ProgressListener) -> Workspace:
     """Read the data and return the context of its runs."""
     from holdfast.auditing.repeated import repeated_note
 
-    assert request.data is not None
-    dataset = request.data.load(request.settings)
-    analyses = choose_analyses(request.analyse, [request.settings.get("task") or dataset.task or Spec.task])
+    settings = options.settings or {}
+    dataset = options.load(data, settings)
+    analyses = choose_analyses(method_names(options.analyse), [settings.get("task") or dataset.task or Spec.task])
     workspace = Workspace(
-        dataset, choose_device(request.device), cache_folder() if request.cache else None, out=request.out,
-        analyse=tuple(analyses), keep_outputs=request.combinations or request.model is not None,
-        keep_states=request.model is not None, on_encoding=watch.encoding,
+        dataset, choose_device(options.device), cache_folder() if options.cache else None, out=out,
+        analyse=tuple(analyses), keep_outputs=options.combinations or options.model is not None,
+        keep_states=options.model is not None, on_encoding=watch.encoding,
     )  # fmt: skip
-    words = replace(request.data, examples=None).words()
-    if dataset.classes and (note := repeated_note(dataset, words)):
+    if dataset.classes and (note := repeated_note(dataset, options.words(data))):
         workspace.notes.append(note)
     return workspace
 
 
-def _plan(request: Request, workspace: Workspace, deadline: Deadline) -> list[Spec]:
+def _plan(request: Request, workspace: Workspace, deadline: Deadline, *, combinations: bool) -> list[Spec]:
     """Return the specs to compare, with the first seed; decide on samples of the rows and on stored weights."""
     jobs = resolve(replace(request, seeds=request.seeds[:1]), workspace)
     specs = list({str(job.spec): job.spec for job in jobs}.values())
     workspace.sizes = _sample_sizes(specs, workspace, deadline)
-    workspace.weight_limits = _weight_limits(specs, request.seeds) if request.combinations else {}
+    workspace.weight_limits = _weight_limits(specs, request.seeds) if combinations else {}
     return specs
-
-
-def _queue(
-    specs: Sequence[Spec], request: Request, workspace: Workspace, deadline: Deadline, *, engine: Engine | None,
-    watch: ProgressListener,
-) -> Board:  # fmt: skip
-    """Return the board that gives the runs of the specs to an engine in order of value."""
-    engine = engine or default_engine(specs, steps=watch.wants_steps)
-    return Board(
-        specs, request.seeds, workspace, limit=deadline.seconds, search=request.searches_rates, engine=engine,
-        watch=watch,
-    )  # fmt: skip
 
 
 def _train(board: Board, deadline: Deadline, *, model: bool) -> None:
@@ -180,7 +157,7 @@ def _train(board: Board, deadline: Deadline, *, model: bool) -> None:
     workspace.deadline = Deadline()
 
 
-def _summarise(board: Board, request: Request, deadline: Deadline) -> Comparison:
+def _summarise(board: Board, deadline: Deadline, out: Path, *, combinations: bool) -> Comparison:
     """Combine the finished runs and return what they say."""
     workspace, dataset, limit = board.workspace, board.workspace.dataset, deadline.seconds
     records = board.results()
@@ -192,7 +169,7 @@ def _summarise(board: Board, request: Request, deadline: Deadline) -> Comparison
             f"no run could be completed: {causes}" if causes else
             f"no run was completed within {format_seconds(limit)}: use a larger --budget"
         )  # fmt: skip
-    if request.combinations:
+    if combinations:
         records += parallel.from_first(partial(_combined, records, workspace))
     metric, choices = next(iter(board.specs.values())).metric, tuple(board.choices())
     summary = summarise(records, metric)
@@ -210,18 +187,10 @@ def _summarise(board: Board, request: Request, deadline: Deadline) -> Comparison
         *rate_notes(choices),
         *(f"{name} is not chosen: {COLLAPSED}" for name, runs in summary.every.groups.items() if is_collapsed(runs)),
     ]
-    assert request.out is not None
     return Comparison(
-        summary, request.out / "report.html", dataset, tuple(notes), schedule, workspace.identical, choices,
+        summary, out / "report.html", dataset, tuple(notes), schedule, workspace.identical, choices,
         tuple(board.failures), deadline, board.workers,
     )  # fmt: skip
-
-
-def _report(done: Comparison, source: DataOptions) -> None:
-    """Write the report, which needs nothing but what the comparison found."""
-    if parallel.is_first():
-        title = f"Holdfast: {done.dataset.name}"
-        write_report(done.summary, done.report, title=title, notes=done.notes, source=source.report_words())
 
 
 @dataclass(frozen=True)
@@ -237,70 +206,47 @@ class Fitted:
     notes: tuple[str, ...]
 
 
-def fit(
-    data: Source,
-    *,
-    method: str = "erm",
-    out: str | Path = "runs/model",
-    encoder: str = "auto",
-    tune: str = "auto",
-    metric: str | None = None,
-    steps: int | None = None,
-    batch: int | None = None,
-    lr: float | None = None,
-    seed: int = 0,
-    keep_sample: int = 0,
-    left_out: bool = False,
-    device: str = "auto",
-    cache: bool = True,
-    columns: Mapping[str, str] | None = None,
-    examples: int | None = None,
-    unlabelled: Source | None = None,
-    empty_labels: str = "error",
-    skip_bad: bool = False,
-    data_dir: Path | None = None,
-    pretrain_steps: int = 0,
-    settings: Mapping[str, Any] | None = None,
-    watch: ProgressListener | None = None,
-    budget: str | None = None,
-    search_rate: bool | None = None,
-    started: float | None = None,
-) -> Fitted:
+@dataclass(kw_only=True, eq=False)
+class FitOptions(DataOptions, Configuration):
+    """Options of a training on all domains. Settings come before the other options, `method` and `encoder` included."""
+
+    out: str | Path = "runs/model"
+    pretrain_steps: int = 0  # masked-word training of the text encoder first
+    watch: ProgressListener | None = None
+    budget: str | None = None  # such as `90s`, `2m` or `1h`; without one, only the search for a rate is limited
+    search_rate: bool | None = None  # try other learning rates, by default unless `lr` is set
+    started: float | None = None  # value of `time.monotonic` from which the budget is counted
+
+
+@keywords_of(FitOptions)
+def fit(data: Source, options: FitOptions) -> Fitted:
     """Train one method on all domains and save a model folder; an interrupted training continues.
 
     The model is trained at the default rate first. While time remains, other rates are tried and compared on held-out
     rows, by default for encoders that learn, unless `lr` is set; `final_model.fit_with_rates` has the rules of the
-    `budget`. `settings` may contain every setting of a spec, `method` and `encoder` included; they come before
-    the arguments. `pretrain_steps` continues the masked-word training of a text encoder first.
+    `budget`. `settings` may contain every setting of a spec, `method` and `encoder` included; they come before the
+    other arguments. `pretrain_steps` continues the masked-word training of a text encoder first.
     """
     from holdfast.folders.format import check_folder
-    from holdfast.training import Configuration
 
-    out, options = Path(out), dict(settings or {})
-    chosen = {"metric": options.pop("metric", metric), "method": method, "encoder": encoder, "tune": tune}
+    out, watch, settings = Path(options.out), options.watch, dict(options.settings or {})
+    chosen = {name: settings.pop(name) for name in ("method", "encoder", "tune", "metric") if name in settings}
     check_folder(out)
     with locked(out) if parallel.is_first() else nullcontext():  # before the data is read, which may take long
-        dataset = DataOptions(
-            data, columns=columns, data_dir=data_dir, examples=examples, unlabelled=unlabelled,
-            empty_labels=empty_labels, skip_bad=skip_bad,
-        ).load(options)  # fmt: skip
-        chosen |= {name: options.pop(name) for name in chosen if name in options}
+        dataset = options.load(data, settings)
         words: Sequence[str] = ()
-        if pretrain_steps:
+        if options.pretrain_steps:
             from holdfast.adaptation.pretrain import pretrain_for  # imports transformers, which takes seconds
 
             chosen["encoder"], words = pretrain_for(
-                dataset, str(chosen["encoder"]), out.with_name(f"{out.name}-encoder"), steps=pretrain_steps, seed=seed,
-                device=device, watch=watch,
+                dataset, str(chosen.get("encoder", options.encoder)), out.with_name(f"{out.name}-encoder"),
+                steps=options.pretrain_steps, seed=options.seed, device=options.device, watch=watch,
             )  # fmt: skip
-        configuration = Configuration(
-            **chosen, steps=steps, batch=batch, lr=lr, seed=seed, device=device, cache=cache, keep_sample=keep_sample,
-            left_out=left_out, settings=options,
-        )  # fmt: skip
-        search = (lr is None and "lr" not in options) if search_rate is None else search_rate
         trained, rate = fit_with_rates(
-            configuration, dataset, out, search=search, budget=budget, started=started, watch=watch
-        )
+            replace(options, **chosen, settings=settings), dataset, out,
+            search=searches_rates(options, options.search_rate), budget=options.budget, started=options.started,
+            watch=watch,
+        )  # fmt: skip
     used = str(trained.record.spec["metric"])
     valid = {domain: scores[used] for domain, scores in trained.record.stages[-1]["valid"].items()}
     notes = (*dataset.notes, *words, *trained.notes)

@@ -7,9 +7,10 @@ defaults of `Spec`; what suits one encoder, method, neck or task is a fact about
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.spec import Spec
 
@@ -57,52 +58,34 @@ CPU_ENCODER = {**DEFAULT_ENCODER, "image": "cnn"}
 PREFERRED_ENCODER = {"image": "efficientnet-lite0"}  # the default where its package is installed
 
 
-class Encoder(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Encoder:
     """The part of an encoder's entry in the catalog that decides defaults."""
 
-    @property
-    def pretrained(self) -> bool: ...
-    @property
-    def sparse(self) -> bool: ...
-    @property
-    def learns(self) -> bool: ...
-    @property
-    def tune(self) -> str: ...
-    @property
-    def takes(self) -> str: ...
-    @property
-    def defaults(self) -> Mapping[str, Any]: ...
-    @property
-    def fixed(self) -> Mapping[str, Any]: ...
-    @property
-    def cpu(self) -> Mapping[str, Any]: ...
-    @property
-    def cpu_sides(self) -> tuple[int, ...]: ...
-    @property
-    def fewest_steps(self) -> int: ...
+    takes: str = ""  # text, image, vector or graph
+    learns: bool = True  # gradient steps train it, unless it is frozen
+    sparse: bool = False  # a trained linear map of sparse counts, which the method `logistic` fits
+    pretrained: bool = False  # its weights do not depend on the seed or the training data
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # run settings for fine-tuning it
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # settings that define it; users cannot change them
+    tune: str = ""  # default tuning mode; if empty, `default_tune` decides
+    cpu: Mapping[str, Any] = field(default_factory=dict)  # defaults of a machine without a GPU, where they are smaller
+    cpu_sides: tuple[int, ...] = ()  # pixels per side there: the first one that images do not exceed, or the last
+    fewest_steps: int = 0  # of a run on few examples; 0 is `FEWEST`
 
 
-class Facts(Protocol):
-    """Facts that defaults depend on besides the encoder: the data and the machine."""
+@dataclass(frozen=True)
+class Facts:
+    """Facts that defaults depend on besides the encoder: the data and the machine; sizes are measured when needed."""
 
-    @property
-    def rows(self) -> int: ...
-    @property
-    def domains(self) -> int: ...
-    @property
-    def device(self) -> str: ...  # cpu, cuda, or empty if it is unknown
-    @property
-    def bf16(self) -> bool: ...  # whether the device computes with it
-    @property
-    def processes(self) -> int: ...
-
-    def length(self, options: Mapping[str, Any]) -> int | None:
-        """Return the number of tokens that suits the texts, for an encoder with these settings; None for its own."""
-        ...
-
-    def side(self) -> float:
-        """Return the median of the longer sides of the images, in pixels."""
-        ...
+    rows: int
+    domains: int
+    device: str  # cpu, cuda, or empty if it is unknown
+    bf16: bool  # whether the device computes with it
+    processes: int
+    # number of tokens that suits the texts, for an encoder with these settings; None for its own
+    length: Callable[[Mapping[str, Any]], int | None]
+    side: Callable[[], float]  # median of the longer sides of the images, in pixels
 
 
 def defaults(facts: Facts, encoder: Encoder, task: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ n examples, c classes, d features
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,9 +38,10 @@ from holdfast.folders.memory import add_examples, delete_examples
 from holdfast.prediction.outputs import calibrate, check_sets, coordinates, predict_examples, predict_sets
 from holdfast.record import RunRecord
 from holdfast.train.progress import ProgressListener
+from holdfast.train.resolve import Configuration
 from holdfast.train.settings import min_domains
 from holdfast.train.workspace import choose_device
-from holdfast.training import Configuration, train_model
+from holdfast.training import train_model
 from holdfast.uncertainty.conformal import Calibrated
 
 
@@ -53,23 +54,10 @@ def _names(domains: Sequence[Any] | None) -> list[str] | None:
 
 
 @dataclass(eq=False, repr=False)
-class DomainEstimator(BaseEstimator, ABC):
+class DomainEstimator(BaseEstimator, Configuration, ABC):
     """Base of the estimators: parameters, training on a Dataset, adaptation and model folders."""
 
-    method: str = "erm"
-    _: KW_ONLY
-    encoder: str = "auto"
-    tune: str = "auto"
-    steps: int | None = None
-    batch: int | None = None
-    lr: float | None = None
-    metric: str | None = None
-    seed: int = 0
-    device: str = "auto"
-    cache: bool = True
-    keep_sample: int = 0  # examples per domain that a model folder stores for `adapt`
-    left_out: bool = False  # also train with each domain left out, to calibrate predictions for unseen domains
-    settings: Mapping[str, Any] | None = None
+    method: str = "erm"  # the only parameter that may be positional
     n_features_in_: int = field(init=False)
     feature_names_in_: np.ndarray = field(init=False)
     notes_: tuple[str, ...] = field(init=False)
@@ -104,9 +92,7 @@ class DomainEstimator(BaseEstimator, ABC):
         self, dataset: Dataset, method: str, settings: Mapping[str, Any] | None, *, folder: Path | None = None,
         watch: ProgressListener | None = None, calibrate: bool = True,
     ) -> Self:  # fmt: skip
-        options = {each.name: getattr(self, each.name) for each in fields(Configuration)}
-        chosen = Configuration(**{**options, "method": method, "settings": settings or {}})
-        names = self.__dict__.get("feature_names_in_")
+        chosen, names = replace(self, method=method, settings=settings), self.__dict__.get("feature_names_in_")
         trained = train_model(chosen, dataset, folder=folder, watch=watch, calibrate=calibrate, columns=names)
         self.notes_ = trained.notes
         self._restore(trained.model)
@@ -159,9 +145,7 @@ class DomainEstimator(BaseEstimator, ABC):
     def from_pretrained(cls, folder: str | Path, *, device: str = "auto") -> Self:
         """Load a fitted estimator from a model folder."""
         saved = load_model(Path(folder))
-        spec, inputs = saved.record.spec, saved.encoder.settings.get("inputs")
-        chosen = Configuration.of_spec(spec, device=device)
-        estimator = cls(**{each.name: getattr(chosen, each.name) for each in fields(chosen)})
+        estimator, inputs = cls.of_spec(saved.record.spec, device=device), saved.encoder.settings.get("inputs")
         estimator._restore(saved)
         if saved.encoder.takes == "vector" and inputs is not None:
             estimator.n_features_in_ = int(inputs)

@@ -28,11 +28,11 @@ from holdfast.train.board import ALL_DOMAINS, RateChoice, final_rates, is_search
 from holdfast.train.comparison import MODEL_FACTOR, Comparison, model_seconds
 from holdfast.train.progress import ProgressListener
 from holdfast.train.queue import FACTORS
-from holdfast.train.resolve import EXPERIMENT
+from holdfast.train.resolve import EXPERIMENT, Configuration
 from holdfast.train.workspace import Workspace, choose_device
 
 if TYPE_CHECKING:
-    from holdfast.training import Configuration, Trained
+    from holdfast.training import Trained
     from holdfast.uncertainty.left_out import CollectedRuns
 
 SAVE_SECONDS = 1.0  # for writing a model folder
@@ -181,7 +181,7 @@ def fit_with_rates(
         return first, None
     best, scores = first, {spec.lr: score_of(first.record)}
     drafts = folder.with_name(f"{folder.name}-rates")
-    settings = {key: value for key, value in chosen.settings.items() if key != "lr"}
+    settings = {key: value for key, value in (chosen.settings or {}).items() if key != "lr"}
     for factor in FACTORS:
         if MODEL_FACTOR * took > deadline.left():
             break
@@ -221,7 +221,7 @@ def _train_member(
     watch: ProgressListener | None, runs: CollectedRuns | None, workspace: Workspace | None,
 ) -> None:  # fmt: skip
     """Train one configuration on all domains and save it with the outputs of the runs that left out a domain."""
-    from holdfast.training import Configuration, train_model
+    from holdfast.training import train_model
 
     chosen = Configuration.of_spec(spec, without=MODEL_SETTINGS, device=device, cache=cache)
     train_model(chosen, dataset, folder=folder, watch=watch, agrees=EXPERIMENT, runs=runs, workspace=workspace)

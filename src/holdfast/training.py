@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,40 +23,13 @@ from holdfast.spec import Spec
 from holdfast.train.assemble import Assembly
 from holdfast.train.plan import Stage
 from holdfast.train.progress import ProgressListener
-from holdfast.train.resolve import resolve, single_run
+from holdfast.train.resolve import Configuration, resolve, single_run
 from holdfast.train.resume import Saver, stop_at_signal
 from holdfast.train.run import checkpoint_path, train
-from holdfast.train.settings import spec_settings
 from holdfast.train.training_data import needs_labels
 from holdfast.train.workspace import Workspace, choose_device
 from holdfast.uncertainty.calibration import fit_calibration
 from holdfast.uncertainty.left_out import CollectedRuns, train_left_out
-
-
-@dataclass(frozen=True, kw_only=True)
-class Configuration:
-    """A method, an encoder and their settings; values of None or `auto` follow the data."""
-
-    method: str = "erm"
-    encoder: str = "auto"
-    tune: str = "auto"
-    steps: int | None = None
-    batch: int | None = None
-    lr: float | None = None
-    metric: str | None = None
-    seed: int = 0
-    device: str = "auto"
-    cache: bool = True
-    keep_sample: int = 0  # examples per domain that a model folder stores for `adapt`
-    left_out: bool = False  # also train with each domain left out, to calibrate predictions for unseen domains
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    @staticmethod
-    def of_spec(spec: Mapping[str, Any], *, without: Collection[str] = (), **options: Any) -> Configuration:
-        """Return the configuration of a record's spec, without some of its settings."""
-        names = ("method", "encoder", "tune", "steps", "batch", "lr", "metric", "seed")
-        settings = {key: value for key, value in spec_settings(spec).items() if key not in without}
-        return Configuration(**{name: spec[name] for name in names}, settings=settings, **options)
 
 
 @dataclass(frozen=True)
@@ -87,7 +60,7 @@ def train_model(
         metric=chosen.metric, steps=chosen.steps, batch=chosen.batch, lr=chosen.lr, model=folder,
         model_settings=agrees,
     )  # fmt: skip
-    _check_data(dataset, request.settings, keep_sample=chosen.keep_sample)
+    _check_data(dataset, request.settings or {}, keep_sample=chosen.keep_sample)
     (job,) = resolve(request, workspace)
     spec, episode = job.spec, job.episode_in(workspace)
     if chosen.left_out and runs is None:

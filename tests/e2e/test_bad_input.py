@@ -5,7 +5,6 @@ import os
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from tests.calls import check_error as check
 from tests.e2e.conftest import write_reviews
@@ -67,51 +66,6 @@ def test_comparison_of_which_every_run_failed(holdfast, tmp_path, machine):
     check(holdfast(*words, *(["--json"] if machine else [])), r"diverged", machine=machine, code=1)
 
 
-def test_truncated_parquet(holdfast, tmp_path):
-    import pandas as pd
-
-    pd.read_csv(write_reviews(tmp_path / "r.csv")).to_parquet(tmp_path / "r.parquet")
-    content = (tmp_path / "r.parquet").read_bytes()
-    (tmp_path / "r.parquet").write_bytes(content[: len(content) // 2])
-    check(holdfast("compare", "r.parquet"), r"r\.parquet")
-
-
-def test_nan_features(holdfast, tmp_path):
-    x = np.random.default_rng(0).normal(size=(30, 4))
-    x[12, 3] = np.nan
-    np.savez(tmp_path / "x.npz", x=x, y=np.arange(30) % 2, domain=np.arange(30) // 10)
-    check(holdfast("compare", "x.npz"), r"row 13.*(column|feature) 4")
-
-
-def write_images(folder):
-    rng = np.random.default_rng(0)
-    for domain in ("photo", "sketch", "art"):
-        for kind in ("cat", "dog"):
-            (folder / domain / kind).mkdir(parents=True)
-            for i in range(4):
-                data = rng.integers(0, 255, (20, 20, 3), dtype=np.uint8)
-                Image.fromarray(data).save(folder / domain / kind / f"{i}.png")
-    return folder
-
-
-def test_corrupt_image_is_named(holdfast, tmp_path):
-    folder = write_images(tmp_path / "pics")
-    words = ["compare", "--no-baselines", folder, "--encoder", "cnn", "--seeds", 1, "--steps", 3, "--batch", 2]
-    words += ["--set", "augment=true", "--methods=erm", "--no-model"]
-    good = holdfast(*words, "--json")
-    assert good.code == 0, good.out
-    assert {c["target"] for c in good.json["table"]} >= {"photo", "sketch", "art"}
-    broken = folder / "art" / "dog" / "2.png"
-    broken.write_bytes(broken.read_bytes()[:80])
-    check(holdfast(*words), r"art/dog/2\.png")
-
-
-def test_empty_domain_folder_is_named(holdfast, tmp_path):
-    folder = write_images(tmp_path / "pics")
-    (folder / "clipart").mkdir()
-    check(holdfast("compare", folder), r"clipart")
-
-
 def test_predict_rejects_invalid_models_and_other_kinds_of_data(holdfast, reviews, quick, tmp_path):
     check(holdfast("predict", "nowhere", reviews), r"nowhere is not a model folder")
     assert holdfast("fit", reviews, "--steps", 5, "--out", "model", *quick).code == 0
@@ -136,14 +90,6 @@ def test_fit_does_not_overwrite_other_files(holdfast, reviews, quick, tmp_path):
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     check(holdfast("fit", reviews, "--steps", 5, "--out", "mine", *quick), r"mine .*thesis\.txt")
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
-
-
-def test_report_without_records(holdfast, tmp_path):
-    (tmp_path / "empty").mkdir()
-    check(holdfast("report", "empty"), r"no records")
-    check(holdfast("report", "absent"), r"absent")
-    (tmp_path / "empty" / "x.json").write_text("{")
-    check(holdfast("report", "empty"), r"x\.json is not a run record")
 
 
 def test_path_without_permission_is_rejected(holdfast, tmp_path, monkeypatch):

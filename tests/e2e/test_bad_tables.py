@@ -59,54 +59,6 @@ def test_a_note_states_how_a_column_is_read(tmp_path, case):
     assert training_data(frame(m=values)).raw.kind == dataset.raw.kind  # a DataFrame is read in the same way
 
 
-# column -> text of the error
-REFUSED = {
-    "some texts among numbers": (
-        [{7: "seven", 9: "nine"}.get(i, str(i)) for i in range(ROWS)],
-        "2 bad cells in 2 rows: column 'm' has 'seven' (row 8), 'nine' (row 10), expected a number"),
-    "some dates in another form": (
-        [f"2024-01-{day(i):02d}" if i == 30 else f"{day(i):02d}.01.2024" for i in range(ROWS)],
-        "row 31, column 'm' has '2024-01-03', expected a date such as 31.01.2024"),
-    "infinite values": (
-        [{3: np.inf, 5: -np.inf}.get(i, float(i)) for i in range(ROWS)],
-        "2 bad cells in 2 rows: column 'm' has 'inf' (row 4), '-inf' (row 6), expected a finite number"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_bad_cells_are_one_error_or_left_out(holdfast, tmp_path, case):
-    values, message = REFUSED[case]
-    path = written(tmp_path, frame(m=values))
-    with pytest.raises(BadInput) as caught:
-        training_data(path)
-    assert message in str(caught.value)
-    assert "--skip-bad" in str(caught.value)
-    dataset = training_data(path, skip_bad=True)
-    count = int(message.split(" ")[0]) if message[0].isdigit() else 1
-    assert len(dataset) == ROWS - count
-    assert any(f"{count} of {ROWS} rows" in note for note in dataset.notes)
-
-
-def test_a_command_prints_one_sentence(holdfast, tmp_path):
-    path = written(tmp_path, frame(m=REFUSED["infinite values"][0]))
-    for command in ("audit", "compare"):
-        ran = holdfast(command, path.name)
-        assert (ran.code, ran.err.count("\n")) == (2, 1), ran.err
-        assert "expected a finite number" in ran.err
-
-
-@pytest.mark.parametrize("name", ["a", "label"])
-def test_two_columns_with_one_name(tmp_path, name):
-    path = tmp_path / "data.csv"
-    lines = [f"{i},{i},{'xy'[i % 2]},{'pqr'[i % 3]}" for i in range(30)]
-    path.write_text("\n".join([f"a,{name},label,domain", *lines]) + "\n")
-    with pytest.raises(BadInput, match=f"has two columns named '{name}': rename one of them"):
-        training_data(path)
-    data = pd.DataFrame(np.zeros((30, 4)), columns=["a", name, "label", "domain"])
-    with pytest.raises(BadInput, match=f"has two columns named '{name}'"):
-        training_data(data)
-
-
 def test_more_than_100000_categories(tmp_path):
     rows = 100_500
     data = pd.DataFrame({"a": np.arange(rows) % 97, "code": [f"c{i}" for i in range(rows)]})

@@ -58,24 +58,6 @@ def test_fit_and_predict(holdfast, tmp_path):
     assert answers == [{"response": row["response"]} for row in rows]
 
 
-def test_compare_over_a_stream_reports_the_requested_metric(holdfast, tmp_path):
-    table = write_talks(tmp_path / "talks.csv")
-    ran = holdfast(
-        "compare", table, "--set", "task=respond", "--plan", "stream", "--methods", "erm,progressive(ewc)",
-        "--seeds", 1,
-        "--steps", 12, "--metric", "bleu2", "--json", "--set", "method.expand=MV", "--set", "method.slots=3", *SMALL,
-    )  # fmt: skip
-    assert ran.code == 0, ran.out
-    plain, record = sorted(ran.json["records"], key=lambda each: each["spec"]["method"])
-    assert plain["spec"]["method_args"] == {}  # erm has no such settings
-    assert record["spec"]["method_args"] == {"expand": "MV", "slots": 3}
-    assert {cell["metric"] for cell in ran.json["table"]} == {"bleu2"}
-    first, _, last = record["stages"]
-    assert all(check["valid"]["home"] < 0 for check in first["history"])  # selected by the likelihood
-    assert all(0 <= scores["bleu2"] <= 1 for scores in last["test"].values())
-    assert last["test"]["farm"]["w2v_similarity"] is None
-
-
 def test_wrong_kind_of_model_raises(holdfast, tmp_path, reviews, quick):
     write_talks(tmp_path / "talks.csv", size=4)
     assert holdfast("fit", reviews, "--steps", 2, "--out", "plain", *quick).code == 0

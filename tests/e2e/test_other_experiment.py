@@ -40,14 +40,6 @@ def test_folder_of_another_experiment_is_kept(holdfast, reviews, quick, tmp_path
     assert again.code == 0, again.err
 
 
-def test_fit_with_another_method_is_another_experiment(holdfast, reviews, quick):
-    command = ["fit", reviews, "--steps", 2, *quick, "--out", "model"]
-    assert holdfast(*command).code == 0
-    ran = holdfast(*command, "--method", "coral")
-    assert ran.code == 2
-    assert "model belongs to another experiment (erm on reviews" in ran.err
-
-
 def test_comparison_of_the_same_data_may_replace_its_model(holdfast, reviews, quick, tmp_path):
     command = ["compare", "--no-baselines", reviews, "--seeds", 1, *quick, "--out", "out"]
     for method, steps in (("erm", 2), ("coral", 3)):

@@ -40,27 +40,6 @@ def test_fit_and_predict(holdfast, folder, reviews, tmp_path, tune):
     assert first.count("\n") == 161
 
 
-def test_compare_two_methods_with_a_soft_template(holdfast, folder, tmp_path):
-    lines = ["premise,hypothesis,label,domain"]
-    pattern = [(domain, word) for domain in "abc" for word in ("old", "new") for _ in range(4)]
-    lines += [f"a {word},it is {word},{'yes' if word == 'old' else 'no'},{domain}" for domain, word in pattern]
-    (tmp_path / "pairs.csv").write_text("\n".join(lines) + "\n")
-    words = settings(
-        "encoder.template={text} ? {soft:was it good} {mask} , {text2}",
-        "head=words",
-        'head.words={"yes": "good", "no": "bad"}',
-        "encoder.length=32",
-    )
-    ran = holdfast(
-        "compare", "pairs.csv", "--methods", "erm,cdann", "--encoder", f"hf:{folder}", "--tune", "full",
-        "--no-baselines", "--steps", 3, "--seeds", 1, "--out", "runs", "--json", *words,
-    )  # fmt: skip
-    assert ran.code == 0, ran.err
-    spec = ran.json["records"][0]["spec"]
-    assert spec["head"] == "words"
-    assert spec["head_args"] == {"words": {"yes": "good", "no": "bad"}}
-
-
 def test_checkpoint_without_masked_lm_head(holdfast, tmp_path):
     write_reviews(tmp_path / "r.csv", size=6)
     words = ["fit", "r.csv", "--encoder", f"hf:{tiny_bert(tmp_path / 'b')}", "--steps", 2, "--out", "m"]

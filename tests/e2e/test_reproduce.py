@@ -57,28 +57,6 @@ def test_two_rows_of_one_column(holdfast, data, quick, tmp_path):
     assert "published with hf:roberta-base" in again.err
 
 
-@pytest.mark.slow
-def test_means_cross_dataset_columns_the_oracle_and_rows_that_cannot_be_run(holdfast, data, quick):
-    words = ["reproduce", "mil/table2", "--data-dir", data, "--rows", "oracle,pada,baseline", "--seeds", 1, *quick]
-    ran = holdfast(*words, "--json")
-    assert ran.code == 0, ran.out
-    cells = {(c["row"], c["column"]): c for c in ran.json["table"]}
-    assert len(cells) == 24
-    genres = ("fiction", "government", "slate", "telephone", "travel")
-    for row in ("oracle", "baseline"):
-        parts = [cells[row, genre]["mean"] for genre in genres]
-        assert cells[row, "average"]["mean"] == pytest.approx(sum(parts) / 5)
-    assert all(cells["pada", c]["mean"] is None and "T5" in cells["pada", c]["reason"] for c in (*genres, "average"))
-    episodes = sorted(r["episode"] for r in ran.json["records"])
-    across = "+".join(genres) + "-to-snli+sick"  # one run scores both
-    assert episodes == sorted(
-        [across, "in-sick", "in-snli", *(f"{prefix}-{g}" for g in genres for prefix in ("to", "in"))]
-    )
-    (cross,) = [r for r in ran.json["records"] if r["episode"] == across]
-    assert cross["stages"][0]["sizes"]["test"] == {"snli": 6, "sick": 9}
-    assert any("PADA not run" in note for note in ran.json["notes"])
-
-
 def test_rows_equal_to_the_baseline_are_skipped_with_a_reason(holdfast, data, quick):
     words = [
         "reproduce", "mil/table1", "--data-dir", data, "--rows", "baseline,coral,oracle", "--columns",
@@ -89,22 +67,6 @@ def test_rows_equal_to_the_baseline_are_skipped_with_a_reason(holdfast, data, qu
     assert re.search(r"Deep CORAL not run: .*features", ran.err)
     assert "→IMDB not run: the file of imdb has no training rows" in ran.err
     assert re.search(r"Deep CORAL +91\.9 / – +89\.8 / –", ran.out)
-
-
-@pytest.mark.slow
-def test_a_figure_reports_its_claim(holdfast, data, quick):
-    words = [
-        "reproduce", "mil/figure7", "--data-dir", data, "--rows", "baseline,0", "--columns", "amazon", "--seeds",
-        1,
-    ]  # fmt: skip
-    ran = holdfast(*words, "--json", *quick)
-    assert ran.code == 0, ran.out
-    assert any(note.startswith("mil/figure7 shows that") for note in ran.json["notes"])
-    assert any("batch=4, lr=0.001, encoder.length=32" in note for note in ran.json["notes"])
-    base = [r for r in ran.json["records"] if r["spec"]["method"] == "erm"]
-    valid = [s["macro_f1"] for r in base for s in r["stages"][0]["valid"].values()]
-    assert len(valid) == 12
-    assert ran.json["table"][0]["mean"] == pytest.approx(100 * sum(valid) / 12)
 
 
 def test_list_recipes_shows_published_numbers(holdfast):
@@ -119,28 +81,6 @@ def test_list_recipes_shows_published_numbers(holdfast):
     }  # fmt: skip
     text = holdfast("list", "recipes").out
     assert re.search(r"PADA +86\.8 +86\.9 +89\.0 +92\.6 +88\.8 +– +–", text)
-
-
-def test_rows_of_a_stream_are_scored_after_their_stage(holdfast, tmp_path):
-    write_published(tmp_path / "data", "multinli", size=36)
-    words = ["reproduce", "pmb/table2", "--data-dir", "data", "--rows", "rnn-s,rnn-t,f+h+v,rnn-fine-tuned,rnn-joint"]
-    words += ["--seeds", 1, "--steps", 4, "--set", "encoder.hidden=8", "--set", "encoder.embedding=8"]
-    ran = holdfast(*words, "--json")
-    assert ran.code == 0, ran.err
-    by_episode = {r["episode"]: r for r in ran.json["records"] if r["spec"]["method_args"].get("expand") != "HV"}
-    assert sorted(by_episode) == ["fiction>government", "government>fiction", "joint"]
-    forward = by_episode["fiction>government"]["stages"]
-    reverse = by_episode["government>fiction"]["stages"]
-    cells = {(c["row"], c["column"]): c for c in ran.json["table"]}
-    for row, stage in (("rnn-s", forward[0]), ("rnn-t", reverse[0]), ("rnn-fine-tuned", forward[1])):
-        for genre in ("fiction", "government"):
-            assert cells[row, genre]["mean"] == pytest.approx(100 * stage["test"][genre]["accuracy"])
-    assert cells["rnn-s", "government"]["published"] == 61.23
-    assert cells["f+h+v", "fiction"]["reason"] == ""
-    assert 0 <= cells["f+h+v", "fiction"]["mean"] <= 100
-    text = holdfast(*words).out
-    assert re.search(r"RNN, S +65\.01 / \d+\.\d\d +61\.23 / \d", text)
-    assert "accuracy (%)" in text
 
 
 def test_columns_with_missing_data_are_skipped(holdfast, tmp_path):

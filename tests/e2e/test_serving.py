@@ -34,12 +34,3 @@ def test_server_stops_cleanly_after_a_signal(model, number):
         server.send_signal(number)
         out, errors = server.communicate(timeout=30)
     assert (server.returncode, out, errors) == (0, "", "")
-
-
-def test_compare_writes_logs(holdfast, reviews, quick, tmp_path):
-    pytest.importorskip("tensorboard")
-    options = ("--methods", "erm", "--seeds", 1, "--steps", 4, "--out", "runs")
-    ran = holdfast("compare", "--no-baselines", reviews, *options, "--log", "tensorboard", *quick)
-    assert ran.code == 0, ran.err
-    assert len(list((tmp_path / "runs" / "logs").glob("*/events.*"))) == 5  # four runs and the model
-    assert "--log" in holdfast("compare", "--no-baselines", reviews, *options, "--log", "paper", *quick).err

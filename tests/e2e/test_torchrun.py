@@ -72,17 +72,3 @@ def test_processes_stop_resume_and_fail_together(tmp_path):
     assert code != 0
     assert err.count("error: ") == 1
     assert "diverged" in err
-
-
-@pytest.mark.slow
-def test_comparison_saves_one_model(tmp_path):
-    words = ["compare", "--no-baselines", write_reviews(tmp_path / "r.csv"), "--methods=erm,coral"]
-    words += ["--seeds=1", "--steps=20", *SMALL]
-    code, _, err = finish(tmp_path, *words, "--out=runs")
-    assert code == 0, err
-    assert err.count("choice: ") == err.count("report: ") == 1
-    assert len(list((tmp_path / "runs" / "records").glob("*.json"))) == 8
-    assert (tmp_path / "runs" / "model" / "config.json").exists()
-    code, _, err = finish(tmp_path, *words, "--out=runs")
-    assert code == 0, err
-    assert "8 of 8 runs" in err

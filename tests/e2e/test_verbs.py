@@ -13,7 +13,6 @@ import pytest
 from holdfast import catalog
 from tests.calls import run_cli
 from tests.e2e.conftest import QUICK, write_reviews
-from tests.unit.report.fake_records import record
 
 CELL = {"method", "target", "metric", "mean", "stderr", "n"}
 
@@ -75,25 +74,6 @@ def test_compare_recommends_and_trains_a_model(holdfast, reviews, quick, tmp_pat
     assert again.json["choice"]["label"] == "erm"
     assert again.json["model"] == "runs/model"
     assert (model / "model.safetensors").stat().st_mtime_ns == weights  # the model is not trained again
-
-
-@pytest.mark.parametrize(
-    "extra",
-    [
-        ["--plan", "cross-dataset", "--set", "plan.targets=films,shoes", "--select", "oracle"],
-        ["--select", "leave-one-domain-out"],
-        ["--plan", "stream", "--select", "current-domain", "--set", "patience=1"],
-    ],
-    ids=" ".join,
-)
-def test_every_plan_and_selection(holdfast, reviews, quick, extra):
-    ran = holdfast(*comparison(reviews, "--json", *quick, *extra))
-    assert ran.code == 0, ran.out
-    assert any(cell["target"] == "average" for cell in ran.json["table"])
-    if "stream" in extra:
-        (record,) = ran.json["records"]
-        assert len(record["stages"]) == 4
-        assert all(len(stage["test"]) == 4 for stage in record["stages"])
 
 
 @pytest.fixture(scope="module")
@@ -170,36 +150,6 @@ def test_report_is_built_from_records_alone(holdfast, reviews, quick, tmp_path):
     assert "routing: nothing to show" in holdfast("report", "runs").err.replace("\n", " ")
 
 
-def test_report_lists_significant_differences(holdfast, tmp_path):
-    gains = {"erm": (0.0, 0.0, 0.0), "coral": (0.10, 0.11, 0.09)}
-    for method, values in gains.items():
-        for seed, gain in enumerate(values):
-            for target, score in (("films", 0.5), ("books", 0.6)):
-                record(method, seed, {target: score + 0.01 * seed + gain}).save(tmp_path / "runs" / "records")
-    ran = holdfast("report", "runs")
-    assert ran.code == 0, ran.err
-    assert "coral" in ran.out
-    assert "significantly different from erm" in ran.err
-    assert "6 seed-target pairs" in ran.err
-    assert "coral +10.0" in ran.err
-
-
-def test_analyses_are_in_records_and_report(holdfast, reviews, quick, tmp_path):
-    words = comparison(reviews, "--out=runs", "--json", *quick)
-    ran = holdfast(*words, "--analyse=a-distance,projection", "--set=plan.targets=films")
-    assert ran.code == 0, ran.out
-    (record,) = ran.json["records"]
-    assert 0 <= record["analysis"]["a-distance"]["targets"]["films"]["mean"] <= 2
-    assert set(record["analysis"]) == {"a-distance", "projection"}
-    assert "Distance between target and sources" in (tmp_path / "runs" / "report.html").read_text()
-    more = holdfast(*words, "--analyse=all", "--set=plan.targets=films")
-    assert any(note.startswith("memory-use: 1 of 1 runs") for note in more.json["notes"])
-    wrong = holdfast(*words, "--analyse=a-distanc")
-    assert wrong.code == 2
-    assert "'a-distanc'" in wrong.json["error"]
-    assert "'a-distance'" in wrong.json["error"]
-
-
 def test_checkpoint_of_another_spec_is_not_resumed(holdfast, reviews, quick, tmp_path):
     from holdfast.train import resume
 
@@ -212,16 +162,6 @@ def test_checkpoint_of_another_spec_is_not_resumed(holdfast, reviews, quick, tmp
     assert holdfast("fit", reviews, "--steps=9", "--out=b", *quick).code == 0
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in "ab"]
     assert weights[0] == weights[1]
-
-
-@pytest.mark.parametrize(
-    "command", ["demo", "compare", "fit", "adapt", "rollback", "predict", "list", "report", "sweep", "bench"]
-)
-def test_help_contains_an_example(holdfast, command):
-    ran = holdfast(command, "--help")
-    assert ran.code == 0
-    assert f"holdfast {command}" in ran.out
-    assert "--json" in ran.out
 
 
 def test_command_of_a_report_repeats_its_runs(holdfast, reviews, quick, tmp_path):

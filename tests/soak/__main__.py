@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.train.cost import code_version
+from holdfast.train.measure import code_version
 from tests.soak.faulty import LIBRARY, with_faults
 
 FOLDER = Path("results/soak")

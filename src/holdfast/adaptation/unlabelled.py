@@ -31,9 +31,16 @@ from holdfast.nn.model import Model
 from holdfast.record import RunRecord, Scores
 from holdfast.spec import Spec
 from holdfast.train.assemble import Assembly
-from holdfast.train.evaluate import class_mix, collapsed, evenly_spaced, outputs, score
+from holdfast.train.evaluate import (
+    class_mix,
+    collapsed,
+    control_rows,
+    evenly_spaced,
+    observe_unlabelled,
+    outputs,
+    score,
+)
 from holdfast.train.plan import Episode, Stage, rows_of
-from holdfast.train.recall import control_rows, observe_unlabelled
 from holdfast.train.run import train
 from holdfast.train.workspace import Workspace, choose_device
 from holdfast.uncertainty.calibration import Calibration, temperature_of

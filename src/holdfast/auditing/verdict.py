@@ -11,7 +11,7 @@ from holdfast.auditing.shift import MIN_ROWS, Distance, LabelShift
 from holdfast.core.errors import BadInput
 from holdfast.spec import Spec
 from holdfast.stats.formatting import MAX_NAMES, listed
-from holdfast.train.slate import exclusion_reason
+from holdfast.train.resolve import exclusion_reason
 
 LEVELS = ("no", "a slight", "a clear", "a strong")
 INPUTS = (0.5, 1.2)  # A-distance of a clear and of a strong shift

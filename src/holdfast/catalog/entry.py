@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.core.errors import BadInput
 from holdfast.core.settings import search_space, setting_names
+from holdfast.defaults import Encoder
 
 TOKEN_TASKS = ("tag", "span", "masked")  # tasks with one output per position
 EXAMPLE_TASKS = ("classify", "ordinal", "regress", "multilabel")  # tasks with one prediction per example
@@ -113,21 +114,12 @@ class MethodEntry(Part):
 
 
 @dataclass(frozen=True)
-class EncoderEntry(Part):
+class EncoderEntry(Encoder, Part):
     """An encoder of one kind of example."""
 
-    takes: str = ""  # text, image, vector or graph
     growable: bool = False  # it contains a memory that can grow
-    learns: bool = True  # gradient steps train it, unless it is frozen
-    sparse: bool = False  # a trained linear map of sparse counts, which the method `logistic` fits
     tokens: bool = False  # its setting `length` is a number of tokens, chosen from the texts by default
-    pretrained: bool = False  # its weights do not depend on the seed or the training data
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # run settings for fine-tuning it
     packaged: str = ""  # name in `core.packages.PACKAGED` of the package with its weights
-    tune: str = ""  # default tuning mode; if empty, `defaults.default_tune` decides
-    cpu: Mapping[str, Any] = field(default_factory=dict)  # defaults of a machine without a GPU, where they are smaller
-    fewest_steps: int = 0  # of a run on few examples; 0 is `defaults.FEWEST`
-    cpu_sides: tuple[int, ...] = ()  # pixels per side there: the first one that images do not exceed, or the last
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ _PLANS = {  # class in holdfast.train.plans, description
     "joint": ("Joint", "train on all domains together with the test rows of a stream: its upper bound"),
     "all": ("AllDomains", "train on all domains and hold none out, for deployment"),
 }  # fmt: skip
-_SELECTIONS = {  # function in holdfast.train.select, description
+_SELECTIONS = {  # function in holdfast.train.fit, description
     "train-validation": ("train_validation", "held-out rows of the training domains"),
     "leave-one-domain-out": (
         "leave_one_domain_out", "every training domain left out in turn (one extra fit per domain)"),
@@ -24,9 +24,7 @@ _SELECTIONS = {  # function in holdfast.train.select, description
     "last": ("last", "the last step"),
 }  # fmt: skip
 PLANS = {name: Entry(f"holdfast.train.plans:{plan}", about) for name, (plan, about) in _PLANS.items()}
-SELECTIONS = {
-    name: Entry(f"holdfast.train.select:{function}", about) for name, (function, about) in _SELECTIONS.items()
-}
+SELECTIONS = {name: Entry(f"holdfast.train.fit:{function}", about) for name, (function, about) in _SELECTIONS.items()}
 TASKS = {
     "classify": TaskEntry(
         "holdfast.tasks.classify:Classify", "one label per example", card="A classifier of {count} labels ({labels})",

@@ -12,8 +12,6 @@ from typing import Annotated, NoReturn
 import typer
 
 from holdfast.cli import (
-    adapt,
-    audit,
     compare,
     demo,
     doctor,
@@ -39,7 +37,7 @@ app = typer.Typer(
 )
 command = partial(app.command, cls=SingleUseCommand)
 for run in (
-    demo.demo, audit.audit, compare.compare, compare.sweep, fit.fit, adapt.adapt, adapt.rollback, predict.predict,
+    demo.demo, watch.audit, compare.compare, compare.sweep, fit.fit, fit.adapt, fit.rollback, predict.predict,
     predict.serve, watch.watch, watch.label, predict.export, predict.memory, fit.pretrain, report.report,
 ):  # fmt: skip
     command(run.__name__)(run)

@@ -19,7 +19,7 @@ from holdfast.core.errors import BadInput, Damaged, unknown
 from holdfast.core.files import read_json
 
 if TYPE_CHECKING:
-    from holdfast.train.jobs import Engine as RunEngine
+    from holdfast.train.run import Engine as RunEngine
 
 ENGINES = ("local", "ray")
 STRING_SETTINGS = (
@@ -356,7 +356,7 @@ def make_engine(
             "concurrent runs"
         )
     if engine == "local":
-        from holdfast.engines.local import parse_jobs
+        from holdfast.engines.work import parse_jobs
 
         for name, value in (("address", address), ("cpus", cpus), ("gpus", gpus)):
             if value is not None:

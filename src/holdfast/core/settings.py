@@ -83,18 +83,18 @@ class KeywordDecorator(Protocol[P, S]):
 
 
 def keywords_of(settings: Callable[P, S]) -> KeywordDecorator[P, S]:
-    """Let callers of a function, whose last parameter is `settings`, pass the fields of the dataclass as keywords."""
+    """Let callers of a function, whose last parameter is such a dataclass, pass its fields as keywords."""
     fields, build = inspect.signature(settings).parameters, typing.cast(Any, settings)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         own = inspect.signature(function)
+        *first, last = own.parameters.values()
 
         @wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
             chosen: Any = {name: keywords.pop(name) for name in fields if name in keywords}
-            return function(*args, settings=build(**chosen), **keywords)
+            return function(*args, **{last.name: build(**chosen)}, **keywords)
 
-        first = [parameter for parameter in own.parameters.values() if parameter.name != "settings"]
         vars(call)["__signature__"] = own.replace(parameters=[*first, *fields.values()])
         return call
 
@@ -144,21 +144,23 @@ def settings_class(part: Callable[..., Any]) -> type | None:
     return declared if isinstance(declared, type) and dataclasses.is_dataclass(declared) else None
 
 
+def setting_fields(part: Callable[..., Any]) -> tuple[dataclasses.Field[Any], ...]:
+    """Return the fields of a part's settings."""
+    declared = settings_class(part)
+    return () if declared is None else dataclasses.fields(declared)
+
+
 @cache
 def setting_names(part: Callable[..., Any]) -> list[str]:
     """Return every name a part can be configured with: parameters of its signature, then fields of its settings."""
     parameters = inspect.signature(part).parameters.values()
     names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    declared = settings_class(part)
-    fields = () if declared is None else dataclasses.fields(declared)
-    return list(dict.fromkeys([*names, *(field.name for field in fields)]))
+    return list(dict.fromkeys([*names, *(field.name for field in setting_fields(part))]))
 
 
 def setting_defaults(part: Callable[..., Any]) -> dict[str, Any]:
     """Return the defaults of the fields of a part's settings."""
-    declared = settings_class(part)
-    fields = () if declared is None else dataclasses.fields(declared)
-    return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+    return {f.name: f.default for f in setting_fields(part) if f.default is not dataclasses.MISSING}
 
 
 def retired_settings(**values: Any) -> Mapping[str, Any]:
@@ -174,9 +176,7 @@ def without_retired(part: Callable[..., Any], options: Mapping[str, Any]) -> dic
 
 def search_space(part: Callable[..., Any]) -> dict[str, Mapping[str, Any]]:
     """Return the search spaces that the fields of a part's settings declare."""
-    declared = settings_class(part)
-    fields = () if declared is None else dataclasses.fields(declared)
-    return {field.name: field.metadata["search"] for field in fields if field.metadata.get("search")}
+    return {f.name: f.metadata["search"] for f in setting_fields(part) if f.metadata.get("search")}
 
 
 def type_error(part: Callable[..., Any], options: Mapping[str, Any]) -> str:
@@ -184,8 +184,7 @@ def type_error(part: Callable[..., Any], options: Mapping[str, Any]) -> str:
 
     Values out of range are errors too.
     """
-    hints, declared = _hints(part), settings_class(part)
-    allowed = {} if declared is None else {field.name: field.metadata for field in dataclasses.fields(declared)}
+    hints, allowed = _hints(part), {field.name: field.metadata for field in setting_fields(part)}
     for key, value in options.items():
         kinds = _kinds(hints.get(key, Any))
         if kinds and value is not None and not _matches(value, kinds):

@@ -11,7 +11,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from holdfast.core import parallel
@@ -34,18 +34,15 @@ class Deadline:
     """A number of seconds from a start, by a clock that all processes of this machine share."""
 
     seconds: float
-    clock: Callable[[], float]
     started: float
 
-    def __init__(
-        self, seconds: float = math.inf, *, started: float | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.seconds, self.clock = seconds, clock
-        self.started = clock() if started is None else started
+    def __init__(self, seconds: float = math.inf, *, started: float | None = None) -> None:
+        self.seconds = seconds
+        self.started = time.monotonic() if started is None else started
 
     def left(self) -> float:
         """Return the seconds left, negative after the end; inf without a limit."""
-        return self.seconds - (self.clock() - self.started)
+        return self.seconds - (time.monotonic() - self.started)
 
     def passed(self) -> bool:
         """Whether the time is up."""
@@ -53,7 +50,7 @@ class Deadline:
 
     def earlier(self, seconds: float) -> Deadline:
         """Return the deadline that is this number of seconds before this one."""
-        return Deadline(self.seconds - seconds, started=self.started, clock=self.clock)
+        return Deadline(self.seconds - seconds, started=self.started)
 
 
 class _StopRequest(threading.Event):

@@ -15,7 +15,7 @@ import torch
 
 from holdfast.core.files import file_digest
 from holdfast.core.inputs import Graphs
-from holdfast.core.packed_graphs import PackedGraphs
+from holdfast.core.store import PackedGraphs
 from holdfast.core.table import Schema, TableRows, category_columns
 from holdfast.data.decode import decode_image
 

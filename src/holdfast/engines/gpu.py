@@ -50,7 +50,7 @@ def gpu_variable(device: torch.device, index: int) -> dict[str, str]:
     """Return the variable that assigns one of the visible GPUs to a worker."""
     if device.type != "cuda":
         return {}
-    gpus = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))).split(",")
+    gpus = _gpus(os.environ)
     return {"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]}
 
 
@@ -94,7 +94,7 @@ def wanted(device: torch.device, count: int, environment: Mapping[str, str]) -> 
     """Whether workers share a GPU and no daemon serves them yet."""
     if device.type != "cuda" or environment.get(OFF) == "0" or PIPES in environment:
         return False
-    return count > _gpus(environment)
+    return count > len(_gpus(environment))
 
 
 def with_share(variables: Mapping[str, str], workers: int) -> dict[str, str]:
@@ -103,15 +103,16 @@ def with_share(variables: Mapping[str, str], workers: int) -> dict[str, str]:
     Libraries then choose kernels for a smaller GPU, so that more of them run at the same time. Few workers use the
     whole GPU.
     """
-    each = workers / max(1, _gpus(os.environ))
+    each = workers / max(1, len(_gpus(os.environ)))
     if not variables or each < MANY or SHARE in os.environ:
         return dict(variables)
     return {**variables, SHARE: str(round(100 * OVERLAP / each))}
 
 
-def _gpus(environment: Mapping[str, str]) -> int:
-    gpus = environment.get("CUDA_VISIBLE_DEVICES")
-    return len(gpus.split(",")) if gpus else torch.cuda.device_count()
+def _gpus(environment: Mapping[str, str]) -> list[str]:
+    """Return the names of the visible GPUs."""
+    names = environment.get("CUDA_VISIBLE_DEVICES")
+    return names.split(",") if names else [str(number) for number in range(torch.cuda.device_count())]
 
 
 @contextmanager

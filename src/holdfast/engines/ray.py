@@ -15,9 +15,9 @@ from holdfast.core.errors import BadInput, one_line
 from holdfast.core.stopping import TIME, Deadline, Interrupted, reason_to_stop, stop
 from holdfast.engines.work import MAX_ATTEMPTS, InputCache, StepReporter, outcome_of, unimportable
 from holdfast.record import RunRecord
-from holdfast.train.jobs import Engine, Failed, Job, NextJob, Outcome, Outcomes, Stopped
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resume import stop_at_signal
+from holdfast.train.run import Engine, Failed, Job, NextJob, Outcome, Outcomes, Stopped
 from holdfast.train.workspace import Workspace
 
 MAX_SUBMITTED = 1000  # tasks that the cluster knows at once; the others wait in the driver
@@ -173,7 +173,7 @@ def _task(job: Job, workspaces: list[Any], channel: StepChannel, seconds: float)
         workspace = importlib.import_module("ray").get(workspaces[0])
         workspace.worker.install()
         _workspaces[channel.key] = workspace
-    tick = StepReporter(lambda steps: channel.report(job.id, steps), time.monotonic, PROGRESS_INTERVAL)
+    tick = StepReporter(lambda steps: channel.report(job.id, steps), PROGRESS_INTERVAL)
     workspace = _workspaces[channel.key]
     workspace.deadline = Deadline(seconds)  # by the clock of the node
     with stop_at_signal():  # Ray cancels a task with SIGINT: it saves and ends

@@ -1,4 +1,4 @@
-"""Work off jobs: run one in this process, turn its error into an outcome, and loop over jobs with an engine.
+"""Work off jobs: loop over them with an engine, run one in this process, and turn its error into an outcome.
 
 A rerun skips finished runs and resumes the others. A failed run is an outcome like any other: it ends neither the other
 runs nor the command.
@@ -6,6 +6,7 @@ runs nor the command.
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -24,16 +25,16 @@ from holdfast.core.errors import BadInput, one_line
 from holdfast.core.files import locked, write_text
 from holdfast.core.forking import cores
 from holdfast.core.stopping import TIME, Interrupted, TimeUp, reason_to_stop, stop, until
+from holdfast.engines.gpu import max_workers
 from holdfast.methods.base import Metrics
 from holdfast.record import RunRecord
 from holdfast.spec import Spec
 from holdfast.train.assemble import assemble, encodes
 from holdfast.train.fit import Diverged, OutOfMemory
-from holdfast.train.jobs import Engine, Failed, Job, NextJob, Outcome, Outcomes, Stopped
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import Request, resolve
 from holdfast.train.resume import stop_at_signal
-from holdfast.train.run import Tick, train_and_save
+from holdfast.train.run import Engine, Failed, Job, NextJob, Outcome, Outcomes, Stopped, Tick, is_small, train_and_save
 from holdfast.train.workspace import Workspace
 
 T = TypeVar("T")
@@ -145,25 +146,63 @@ def unimportable(spec: Spec) -> str:
 class StepReporter:
     """A tick that counts steps and reports the count at most every few seconds."""
 
-    def __init__(self, report: Callable[[int], None], clock: Callable[[], float], every: float) -> None:
-        self.report, self.clock, self.every = report, clock, every
-        self.steps, self.last = 0, clock()
+    def __init__(self, report: Callable[[int], None], every: float) -> None:
+        self.report, self.every = report, every
+        self.steps, self.last = 0, time.monotonic()
 
     def __call__(self, metrics: Metrics) -> None:
         self.steps += 1
-        if (now := self.clock()) - self.last >= self.every:
+        if (now := time.monotonic()) - self.last >= self.every:
             self.last = now
             self.report(self.steps)
 
 
-class InThisProcess(Engine):
-    """Runs one job after another in this process."""
+@dataclass(frozen=True)
+class Local(Engine):
+    """At most `jobs` runs at once; 0 means one per core, or the number of runs that fit the memory of the GPUs.
+
+    Workers start when at least two runs wait. With 0, runs on a CPU that are not small take turns and use all cores.
+    """
+
+    jobs: int = 1
+
+    def workers(self, device: torch.device) -> int:
+        """Return the largest number of runs at once."""
+        return self.jobs or max_workers(device)
+
+    def at_once(self, spec: Spec, workspace: Workspace) -> int:
+        """Return the number of runs of a spec at once: on a CPU, larger ones take turns unless `jobs` is set."""
+        takes_turns = not self.jobs and workspace.device.type == "cpu" and not is_small(spec, workspace)
+        return 1 if takes_turns else self.workers(workspace.device)
 
     def run(self, next_job: NextJob, workspace: Workspace, *, watch: ProgressListener) -> Outcomes:
         with stop_at_signal(), limited_threads():
+            if self.workers(workspace.device) > 1 and not parallel.active():
+                from holdfast.engines.pool import Pool
+
+                yield from Pool(self, next_job, workspace, watch).run()
+                return
             while (job := next_job()) is not None:
                 check_signal()
                 yield job, run_here(job, workspace, watch)
+
+
+def default_engine(specs: Sequence[Spec], *, steps: bool = False) -> Engine:
+    """Return the engine without any option: concurrent runs if other processes can import all methods.
+
+    With `steps`, a listener needs every step, which runs in other processes do not report.
+    """
+    alone = steps or parallel.world_size() > 1 or any(map(unimportable, specs))
+    return Local(1 if alone else 0)
+
+
+def parse_jobs(text: str) -> Local:
+    """Return the engine for the value of `--jobs`: a number or `auto`."""
+    if text == "auto":
+        return Local(0)
+    if not text.isdecimal() or not int(text):
+        raise BadInput(f"--jobs must be auto or a number of runs at once, at least 1; got '{text}'")
+    return Local(int(text))
 
 
 def run_here(job: Job, workspace: Workspace, watch: ProgressListener) -> Outcome:
@@ -218,7 +257,7 @@ def work(
         if parallel.is_first():
             _remove_checkpoints(out, {path.stem for path in (out / "records").glob("*.json")})
         next_job = partial(parallel.from_first, source.next_job)
-        with closing((engine or InThisProcess()).run(next_job, workspace, watch=watch)) as outcomes:
+        with closing((engine or Local()).run(next_job, workspace, watch=watch)) as outcomes:
             for job, outcome in outcomes:
                 if isinstance(outcome, RunRecord):
                     path = out / "records" / f"{job.id}.json"

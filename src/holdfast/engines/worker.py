@@ -22,7 +22,7 @@ from holdfast.core.forking import ORPHAN_SECONDS
 from holdfast.core.stopping import TIME, Interrupted, request_stop
 from holdfast.engines.gpu import MEASURED_STEPS, measure
 from holdfast.engines.work import Fill, InputCache, StepReporter, outcome_of
-from holdfast.train.jobs import Job
+from holdfast.train.run import Job
 
 PROGRESS_INTERVAL = 0.5  # interval between two reports of the steps of a run
 
@@ -48,7 +48,7 @@ def main(descriptor: int) -> None:
             if isinstance(job, Fill):
                 _send(connection, "done", cache.fill(job.job))
                 continue
-            outcome = outcome_of(job, workspace, tick=StepReporter(report.steps, time.monotonic, PROGRESS_INTERVAL))
+            outcome = outcome_of(job, workspace, tick=StepReporter(report.steps, PROGRESS_INTERVAL))
         except Interrupted:
             return
         report.memory()

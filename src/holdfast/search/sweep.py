@@ -20,11 +20,11 @@ import numpy as np
 
 from holdfast.core.errors import BadInput, NothingFinished
 from holdfast.core.files import cache_folder, write_text
+from holdfast.core.settings import keywords_of
 from holdfast.core.stopping import format_seconds
 from holdfast.data.readers.in_memory import Source
 from holdfast.defaults import FEW_DOMAINS
-from holdfast.engines.local import default_engine
-from holdfast.engines.work import run_all
+from holdfast.engines.work import default_engine, run_all
 from holdfast.record import LOWER_IS_BETTER, RunRecord, paths, run_id
 from holdfast.report.page import write_report
 from holdfast.search.space import make_sampler, space_of
@@ -33,13 +33,20 @@ from holdfast.stats.selection import CRITERIA, Choice, choose, overall, trial
 from holdfast.stats.summary import Summary, summarise
 from holdfast.stats.table import flat_table
 from holdfast.train.comparison import REPORT_SHARE, limit_sentence, time_limit
-from holdfast.train.jobs import Engine, Failed, Job
 from holdfast.train.plan import MIN_ROWS, Episode
 from holdfast.train.progress import Forwarding, ProgressListener
-from holdfast.train.resolve import EXPERIMENT, Request, check_records, method_names, resolve, seed_list
+from holdfast.train.resolve import (
+    EXPERIMENT,
+    ManyRuns,
+    Request,
+    check_records,
+    choose_methods,
+    method_names,
+    resolve,
+    seed_list,
+)
+from holdfast.train.run import Engine, Failed, Job
 from holdfast.train.settings import make_spec
-from holdfast.train.slate import choose_methods
-from holdfast.train.training_data import DataOptions
 from holdfast.train.workspace import Workspace, choose_device
 
 NOT_IN_CONFIG = ("data", "fingerprint", "seed", "plan", "plan_args", "select", "precision")
@@ -112,61 +119,44 @@ class Sweep:
         return rest | {"select": self.select, "trials": 1 + max(each.number for each in self.trials.values())}
 
 
-def sweep(
-    data: Source,
-    *,
-    methods: str | Sequence[str | type] = ("all",),
-    trials: int = 20,
-    seeds: int | Sequence[int] = 3,
-    sampler: str = "random",
-    out: str | Path = "runs/sweep",
-    encoder: str = "auto",
-    tune: str = "auto",
-    plan: str = "auto",
-    select: str = "train-validation",
-    metric: str | None = None,
-    steps: int | None = None,
-    batch: int | None = None,
-    lr: float | None = None,
-    device: str = "auto",
-    cache: bool = True,
-    columns: Mapping[str, str] | None = None,
-    examples: int | None = None,
-    skip_bad: bool = False,
-    data_dir: Path | None = None,
-    settings: Mapping[str, Any] | None = None,
-    watch: ProgressListener | None = None,
-    engine: Engine | None = None,
-    budget: str | None = None,
-    started: float | None = None,
-) -> Sweep:
+@dataclass(kw_only=True, eq=False)
+class SweepOptions(ManyRuns):
+    """Options of a search. Settings that the caller passes are fixed and not searched."""
+
+    methods: str | Sequence[str | type] = ("all",)
+    out: str | Path = "runs/sweep"
+    trials: int = 20  # per method; trial 0 has the default settings
+    sampler: str = "random"  # or optuna
+
+
+@keywords_of(SweepOptions)
+def sweep(data: Source, options: SweepOptions) -> Sweep:
     """Run the trials of all methods: trial 0 has the default settings, the others are drawn.
 
     Settings that the caller passes are fixed and not searched. `budget` and `started` are those of `compare`: when the
     time is up, the trials that have finished are compared. With `skip_bad`, rows with bad cells are left out.
     """
-    watch = watch or ProgressListener()
-    deadline = time_limit(budget, started, watch)
+    watch, out, trials, steps = options.watch or ProgressListener(), Path(options.out), options.trials, options.steps
+    deadline = time_limit(options.budget, options.started, watch)
     limit = deadline.seconds
     if trials < 1:
         raise BadInput(f"--trials must be at least 1, got {trials}: trial 0 has the default settings")
-    make_sampler(sampler, {})  # an unknown name or a missing package is reported before the data is read
-    source = DataOptions(data, columns=columns, data_dir=data_dir, examples=examples, skip_bad=skip_bad)
-    dataset = source.load(settings or {})
-    workspace = Workspace(dataset, choose_device(device), cache_folder() if cache else None, out=Path(out))
-    names, numbers = method_names(methods), seed_list(seeds)
+    make_sampler(options.sampler, {})  # an unknown name or a missing package is reported before the data is read
+    dataset = options.load(data, options.settings)
+    workspace = Workspace(dataset, choose_device(options.device), cache_folder() if options.cache else None, out=out)
+    names, numbers = method_names(options.methods), seed_list(options.seeds)
     if not numbers or not names:
         raise BadInput("nothing to run: give at least one seed and one method")
     if any("+" in name for name in names):
         raise BadInput("a sweep takes method names without a neck: set the neck with --set neck=NAME")
-    fixed = {"steps": steps, "batch": batch, "lr": lr, **(settings or {})}
+    fixed = {"steps": steps, "batch": options.batch, "lr": options.lr, **(options.settings or {})}
     fixed = {key: value for key, value in fixed.items() if value is not None}
     length = {} if steps is None else {"every": max(1, min(25, steps // 4))}
 
     def make_trial(name: str | None, number: int, drawn: dict[str, Any]) -> Trial:
         spec = make_spec(
-            dataset, encoder=encoder, tune=tune, settings={**length, **fixed, **drawn}, device=workspace.device,
-            method=name, plan=plan, select=select, metric=metric,
+            dataset, encoder=options.encoder, tune=options.tune, settings={**length, **fixed, **drawn},
+            device=workspace.device, method=name, plan=options.plan, select=options.select, metric=options.metric,
         )  # fmt: skip
         return Trial(number, drawn, spec)
 
@@ -174,16 +164,16 @@ def sweep(
     if "steps" not in fixed:  # the default depends on the batch size, which is searched
         length |= {name: getattr(first, name) for name in ("steps", "every", "patience")}
     _check_folds(first, workspace)
-    if any(Path(out).glob("best-*.json")):
-        check_records(Path(out), paths(Path(out)), first, EXPERIMENT)
+    if any(out.glob("best-*.json")):
+        check_records(out, paths(out), first, EXPERIMENT)
     names = choose_methods(names, first, workspace)
     spaces = {name: space_of(make_trial(name, 0, {}).spec, fixed) for name in names}
-    samplers = {name: make_sampler(sampler, space) for name, space in spaces.items()}
-    engine = engine or default_engine([make_trial(name, 0, {}).spec for name in names], steps=watch.wants_steps)
-    watch.note(limit_sentence(limit, default=budget is None))
+    samplers = {name: make_sampler(options.sampler, space) for name, space in spaces.items()}
+    engine = options.engine or default_engine([make_trial(name, 0, {}).spec for name in names], steps=watch.wants_steps)
+    watch.note(limit_sentence(limit, default=options.budget is None))
     if math.isfinite(limit):
         workspace.deadline = deadline.earlier(min(REPORT_SECONDS + REPORT_SHARE * limit, limit / 2))
-    rounds = [list(range(trials))] if sampler == "random" else [[number] for number in range(trials)]
+    rounds = [list(range(trials))] if options.sampler == "random" else [[number] for number in range(trials)]
     search = Search(workspace, numbers, first.select, watch=_StartOnce(watch, len(rounds)), engine=engine)
     for batch_of_trials in rounds:
         if search.trials and workspace.deadline.passed():

@@ -17,7 +17,7 @@ from holdfast.prediction.outputs import answers as answers_of
 from holdfast.prediction.outputs import calibrate, coverage_table
 from holdfast.serve.drift import WINDOW, DriftMonitor
 from holdfast.serve.requests import Limits, ParsedRequest, RequestParser, merge
-from holdfast.train.cost import code_version
+from holdfast.train.measure import code_version
 from holdfast.train.workspace import choose_device
 
 MAX_CARD = 1 << 18  # bytes of a model card that are shown

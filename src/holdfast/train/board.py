@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from holdfast import catalog
-from holdfast.catalog.encoders import GENERAL
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.defaults import default_length, fewest_of_sample, learns
@@ -20,11 +19,10 @@ from holdfast.stats.labels import BASELINE, CONSTANT, SIMPLE, settings_key
 from holdfast.stats.selection import train_validation
 from holdfast.train import queue
 from holdfast.train.assemble import encodes
-from holdfast.train.jobs import Engine, Failed, Job, Outcome
 from holdfast.train.progress import ProgressListener
 from holdfast.train.queue import CHOSEN, Candidate, Finished, Unit, best_factors, next_units
 from holdfast.train.resolve import check_episode
-from holdfast.train.run import outputs_path, state_path, weights_path
+from holdfast.train.run import Engine, Failed, Job, Outcome, full_method_name, outputs_path, state_path, weights_path
 from holdfast.train.workspace import Workspace
 
 MIN_STEPS = 100  # shorter runs do not show which rate is better
@@ -271,17 +269,14 @@ class Board:
         """
         records: list[RunRecord] = []
         for unit in self._in_order():
-            by_episode = self.records[unit]
             if unit.factor not in (1.0, CHOSEN):
                 continue
             # take the run of the first seed at the chosen rate per target, as for the other seeds
-            factors = self._first_choice(unit)
-            for episode, record in by_episode.items():
-                if not factors:
-                    records.append(record)
-                    continue
-                own = self.records[replace(unit, factor=factors.get(episode, 1.0))][episode]
-                records.append(self._adopted(own, unit, episode))
+            if factors := self._first_choice(unit):
+                chosen = {name: replace(unit, factor=factors.get(name, 1.0)) for name in self.records[unit]}
+                records += [self._adopted(self.records[own][name], unit, name) for name, own in chosen.items()]
+            else:
+                records += self.records[unit].values()
         return records
 
     def _adopted(self, record: RunRecord, unit: Unit, episode: str) -> RunRecord:
@@ -322,13 +317,8 @@ class Board:
 
 def unit_name(spec: Spec) -> str:
     """Return the method of a spec with its neck, and for a simple baseline its encoder."""
-    name = spec.method if spec.neck in ("none", "projection") else f"{spec.neck}+{spec.method}"
-    name = f"{GENERAL}+{name}" if spec.encoder == GENERAL else name
-    return (
-        f"{spec.encoder} + {name}"
-        if catalog.inner_method(spec.method).full_batch and spec.method not in CONSTANT
-        else name
-    )
+    solved = catalog.inner_method(spec.method).full_batch and spec.method not in CONSTANT
+    return f"{spec.encoder} + {full_method_name(spec)}" if solved else full_method_name(spec)
 
 
 def _candidate(name: str, spec: Spec, seeds: Sequence[int], *, search: bool) -> Candidate:

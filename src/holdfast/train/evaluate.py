@@ -1,6 +1,8 @@
 """Predictions, scores and class mixes of a method, in large batches and without gradients.
 
-Shapes: n examples, c classes, k statistics per example.
+A prediction-time memory is filled after training, and its settings are chosen on source validation rows.
+
+Shapes: n examples, d width, c classes, k statistics per example.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
+from holdfast.core.seeds import derive
 from holdfast.core.stopping import stop_all_if_requested, stop_if_requested
 from holdfast.core.tape import tape
 from holdfast.data.batches import Examples
@@ -19,10 +23,12 @@ from holdfast.data.splits import Part
 from holdfast.defaults import FEW_DOMAINS
 from holdfast.methods.base import Method
 from holdfast.nn.memory.read import HasMemory
+from holdfast.nn.memory.recall import T3A, Recall, mixed
+from holdfast.nn.model import Model
 from holdfast.record import Scores
 from holdfast.tasks.base import Task
 from holdfast.train.fit import Diverged
-from holdfast.train.plan import rows_of
+from holdfast.train.plan import Stage, rows_of
 
 Function = Callable[[Inputs, Tensor], Tensor]
 MEMORY_CHECK_ROWS = 8  # examples that test whether a memory is read
@@ -131,3 +137,129 @@ def adaptation_mix(
 def evenly_spaced(rows: np.ndarray, limit: int) -> np.ndarray:
     """Return at most `limit` of the rows, evenly spaced."""
     return rows[np.linspace(0, len(rows) - 1, min(limit, len(rows))).astype(np.int64)]
+
+
+MAX_UNLABELLED = 10_000  # unlabelled rows that are stored
+VALID_ROWS = 500  # validation rows per domain that settings are chosen on
+SCALES = [10 ** (i / 20) for i in range(-20, 21)]  # temperatures of the network that are tried
+
+
+@torch.no_grad()
+def attach(
+    method: Method, recall: Recall, examples: Examples, train: Sequence[Part], valid: Sequence[Part], seed: int
+) -> dict[str, Any]:
+    """Fill a memory with the training rows, choose its settings, and let the deployed network read it.
+
+    The settings with the lowest mean NLL over the validation rows of the source domains are used; a domain counts as
+    much as any other. Return what was chosen, the NLL without and with the memory, and the share of predictions on
+    validation rows that it changes.
+    """
+    model = method.deployed
+    model.recall = None
+    rows = _stored_rows(train, getattr(recall.settings, "limit", 0), seed)
+    features, outputs = _observe(method, examples, rows[: 1 if recall.transductive else None])
+    y = examples.targets(torch.from_numpy(rows)).to(features.device)[: len(features)]
+    recall.to(features.device)
+    recall.classes = outputs.shape[-1]
+    recall.begin(features, y, model.head)
+    observed = [_observe(method, examples, part.rows[:VALID_ROWS]) for part in valid]
+    targets = [examples.targets(torch.from_numpy(part.rows[:VALID_ROWS])).to(features.device) for part in valid]
+    recall.scale = min(SCALES, key=lambda scale: _nll([(o / scale).softmax(-1) for _, o in observed], targets))
+    best, lowest, changed = {"weight": 0.0}, float("inf"), 0.0
+    plain = _nll([(o / recall.scale).softmax(-1) for _, o in observed], targets)
+    for option in recall.options():
+        recall.chosen = option
+        votes = [_votes(recall, z, o) for z, o in observed]
+        for weight in recall.weights():
+            predictions = [mixed(o, v, weight, recall.scale) for (_, o), v in zip(observed, votes, strict=True)]
+            loss = _nll(predictions, targets)
+            if loss < lowest - 1e-6:
+                best, lowest = {**option, "weight": weight}, loss
+                pairs = zip(predictions, observed, strict=True)
+                changed = _share([p.argmax(-1) != o.argmax(-1) for p, (_, o) in pairs])
+    recall.chosen = best
+    if isinstance(recall, T3A):
+        recall.forget()
+    recall.rows = [] if recall.transductive else rows.tolist()
+    model.recall = recall
+    names = {key: value for key, value in best.items() if key != "size" or value < 1 << 30}
+    stored = {"examples": len(recall), "nll": plain, "nll_with_memory": lowest, "changed": changed}
+    return {"kind": recall.name, **names, **stored}
+
+
+@torch.no_grad()
+def observe_unlabelled(method: Method, examples: Examples, rows: np.ndarray) -> None:
+    """Let a transductive memory store the inputs of some rows, without labels, in place of those that it has."""
+    recall = method.deployed.recall
+    if isinstance(recall, T3A):
+        method.deployed.recall = None
+        recall.forget()
+        recall.observe(*_observe(method, examples, rows))
+        method.deployed.recall = recall
+
+
+def adapt_prototypes(method: Method, examples: Examples, stage: Stage, seed: int) -> tuple[Part, ...]:
+    """Let a transductive memory follow the unlabelled rows of a stage; return the rows, none if it does not use them.
+
+    With `unlabelled=source` it follows the same number of training rows instead, a null control.
+    """
+    recall = method.deployed.recall
+    if not isinstance(recall, T3A) or not stage.unlabelled or recall.settings.unlabelled == "none":
+        return ()
+    rows = evenly_spaced(rows_of(stage.unlabelled), MAX_UNLABELLED)
+    if recall.settings.unlabelled == "source":
+        rows = control_rows(stage.train, len(rows), seed)
+    observe_unlabelled(method, examples, rows)
+    recall.rows = rows.tolist()
+    return stage.unlabelled
+
+
+def control_rows(train: Sequence[Part], count: int, seed: int) -> np.ndarray:
+    """Return at most `count` random training rows, for a null control."""
+    rows = rows_of(train)
+    return np.sort(np.random.default_rng(derive(seed, "t3a")).choice(rows, min(count, len(rows)), replace=False))
+
+
+def forget_unlabelled(model: Model) -> None:
+    """Remove the examples that a transductive memory stored."""
+    if isinstance(model.recall, T3A):
+        model.recall.forget()
+
+
+def _votes(recall: Recall, z: Tensor, outputs: Tensor) -> Tensor:
+    if isinstance(recall, T3A):
+        recall.forget()
+        recall.observe(z, outputs)
+    return recall.votes(z)
+
+
+def _observe(method: Method, examples: Examples, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Return features (n, d) before the head and outputs (n, c) of the deployed network, on its device."""
+    model = method.deployed
+
+    def both(x: Any, y: Tensor) -> Tensor:
+        z = model.features(x)
+        return torch.cat([z.float(), model.head(z).float()], dim=-1)
+
+    values = _map(method, examples, rows, both).to(examples.device)
+    return values[:, : model.width], values[:, model.width :]
+
+
+def _stored_rows(train: Sequence[Part], limit: int, seed: int) -> np.ndarray:
+    """Return the rows to store, at most `limit` if it is above 0, drawn evenly from the domains."""
+    share = -(-limit // max(1, len(train))) if limit else 0
+    rng, rows = np.random.default_rng(derive(seed, "recall")), []
+    for part in train:
+        chosen = part.rows if not share or len(part.rows) <= share else rng.choice(part.rows, share, replace=False)
+        rows.append(np.sort(chosen))
+    return np.concatenate(rows)
+
+
+def _nll(probabilities: Sequence[Tensor], targets: Sequence[Tensor]) -> float:
+    """Return the mean over domains of the negative log-likelihood."""
+    losses = [F.nll_loss(p.clamp_min(1e-12).log(), y) for p, y in zip(probabilities, targets, strict=True)]
+    return float(torch.stack(losses).mean())
+
+
+def _share(masks: Sequence[Tensor]) -> float:
+    return float(torch.cat(list(masks)).float().mean())

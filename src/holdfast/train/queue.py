@@ -49,13 +49,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Unit:
-    """One method, one seed, one rate and a number of rows, on all targets; and why it is next."""
+    """One method, one seed, one rate and a number of rows, on all targets."""
 
     name: str
     seed: int = 0
     factor: float = 1.0  # of the default rate, or CHOSEN
     rows: int = 0
-    why: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def next_units(finished: Mapping[Unit, Finished], slate: Slate) -> list[Unit]:
 
     Any of them may begin while others run. What depends on the outcome of unfinished units is not among them yet.
     """
-    # a unit may be yielded at several points of the order: the first one counts, and its reason
+    # a unit may be yielded at several points of the order: the first one counts
     units = dict.fromkeys(_Order(finished, slate).units())
     return [unit for unit in units if unit not in finished]
 
@@ -129,30 +128,30 @@ class _Order:
         constant, simple, baseline = (slate.having(role) for role in (CONSTANT, SIMPLE, BASELINE))
         # sorting is stable: the first simple baseline without a large encoder, for a first answer within seconds
         quick = sorted(simple, key=lambda each: each.encodes)[:1]
-        yield from _firsts(constant, first, "a constant, which every method must beat")
-        yield from _firsts(quick, first, "a simple baseline that needs no encoding")
-        yield from _firsts(baseline, first, "plain training at its default rate")
-        yield from _firsts(simple, first, "a simple baseline")
+        yield from _firsts(constant, first)  # which every method must beat
+        yield from _firsts(quick, first)
+        yield from _firsts(baseline, first)  # plain training at its default rate
+        yield from _firsts(simple, first)
         if any(each.encodes and _first(each, first) not in self.finished for each in baseline):
             return  # encoding for its first result takes all cores
         # larger samples before other methods; samples have test rows of their own, so that scores on two of them are
         # compared by their distance from the constant on the same rows
         for candidate in (*simple, *baseline):
             for rows in self.path(candidate):
-                yield from _firsts(constant, rows, "the constant on the same rows")
-                yield _first(candidate, rows, "more rows")
+                yield from _firsts(constant, rows)
+                yield _first(candidate, rows)
         if any(_first(each, list(self.path(each))[-1]) not in self.finished for each in baseline):
             return  # nothing competes with plain training, and the rows of the methods are not known yet
         # all methods run on the sample that plain training reached, and then, while time is left, on each larger one
         reached = self.reached()
         for rows in slate.sizes[slate.sizes.index(reached) :]:
-            yield from _firsts([*constant, *simple, *baseline], rows, "more rows")
+            yield from _firsts([*constant, *simple, *baseline], rows)
             yield from self.at(rows)
 
     def at(self, rows: int) -> Iterator[Unit]:
         """Yield first seeds, rates and further seeds on a number of rows."""
         simple, baseline, methods = (self.slate.having(role) for role in (SIMPLE, BASELINE, METHOD))
-        yield from _firsts(methods, rows, "the first seed of a method")
+        yield from _firsts(methods, rows)
         for candidate in baseline:
             yield from self.rates(candidate, rows)
         if any(unit not in self.finished for unit in _firsts(methods, rows)):
@@ -162,8 +161,8 @@ class _Order:
             yield from self.rates(candidate, rows)
         # a further seed uses the chosen rate, so a candidate takes part only when its search is over
         ahead = [each for each in (*baseline, *leaders) if self.has_rate(each, rows)]
-        yield from self.seeds(ahead, rows, "another seed of plain training and of leading methods")
-        yield from self.seeds([*simple, *(each for each in methods if each not in leaders)], rows, "another seed")
+        yield from self.seeds(ahead, rows)
+        yield from self.seeds([*simple, *(each for each in methods if each not in leaders)], rows)
 
     def path(self, candidate: Candidate) -> Iterator[int]:
         """Yield the numbers of rows on which a candidate runs before other methods, by the time of finished units."""
@@ -198,7 +197,7 @@ class _Order:
 
     def rates(self, candidate: Candidate, rows: int) -> Iterator[Unit]:
         """Yield the other rates of a candidate, and the next one if the largest or smallest has the best mean score."""
-        unit = _first(candidate, rows, "another learning rate, chosen on source domains")
+        unit = _first(candidate, rows)
         if not candidate.searched or self.has_failed(unit):
             return
         # the best rate may lie outside the range if its end is best; until all factors have finished, `overall` returns
@@ -222,24 +221,24 @@ class _Order:
         scores = {factor: each.score for factor, each in outcomes.items() if each and each.score is not None}
         return max(scores, key=lambda factor: scores[factor], default=1.0)
 
-    def seeds(self, candidates: Sequence[Candidate], rows: int, why: str) -> Iterator[Unit]:
+    def seeds(self, candidates: Sequence[Candidate], rows: int) -> Iterator[Unit]:
         """Yield the further seeds of candidates whose first seed did not fail, one seed of each in turn."""
         usable = [each for each in candidates if not self.has_failed(_first(each, rows))]
         for number in range(1, max((len(each.seeds) for each in usable), default=1)):
             for candidate in usable:
                 if number < len(candidate.seeds):
                     factor = CHOSEN if best_factors(self.finished, _first(candidate, rows)) else 1.0
-                    yield Unit(candidate.name, candidate.seeds[number], factor, rows, why)
+                    yield Unit(candidate.name, candidate.seeds[number], factor, rows)
 
     def has_failed(self, unit: Unit) -> bool:
         """Whether a unit has finished without scores."""
         return unit in self.finished and self.finished[unit].score is None
 
 
-def _first(candidate: Candidate, rows: int, why: str = "") -> Unit:
-    return Unit(candidate.name, candidate.seeds[0], 1.0, rows, why)
+def _first(candidate: Candidate, rows: int) -> Unit:
+    return Unit(candidate.name, candidate.seeds[0], 1.0, rows)
 
 
-def _firsts(candidates: Sequence[Candidate], rows: int, why: str = "") -> Iterator[Unit]:
+def _firsts(candidates: Sequence[Candidate], rows: int) -> Iterator[Unit]:
     """Yield the first seeds of candidates at their default rate."""
-    yield from (_first(each, rows, why) for each in candidates)
+    yield from (_first(each, rows) for each in candidates)

@@ -1,20 +1,23 @@
-"""Train one episode of a spec: assemble its parts, run the protocol, analyse the result and write the record."""
+"""One training run: train an episode of a spec and write its record. Jobs name runs, and engines run jobs."""
+
+from __future__ import annotations
 
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from holdfast import catalog
+from holdfast.catalog.encoders import GENERAL
 from holdfast.catalog.entry import CLASS_TASKS, EXAMPLE_TASKS
 from holdfast.core import parallel
 from holdfast.core.checkpoint import save_tensors
@@ -29,10 +32,10 @@ from holdfast.stats.labels import BASELINE
 from holdfast.tasks.regress import Regress
 from holdfast.train.analyses import analyse_run, data_notes
 from holdfast.train.assemble import Assembly, assemble
-from holdfast.train.cost import code_version, cost_of, machine
-from holdfast.train.engagement import engagement_of
 from holdfast.train.fit import Diverged
+from holdfast.train.measure import code_version, cost_of, engagement_of, machine
 from holdfast.train.plan import Episode, PastStages
+from holdfast.train.progress import ProgressListener
 from holdfast.train.resume import Saver
 from holdfast.train.stages import train_stages
 from holdfast.train.workspace import Workspace
@@ -51,6 +54,12 @@ def training_steps(spec: Spec) -> int:
     *wrappers, (_, inner) = catalog.unwrap("methods", spec.method)
     repeats = math.prod(entry.load().trainings(spec.method_args) for _, entry in wrappers)
     return spec.steps * len(inner.load().phases) * repeats
+
+
+def full_method_name(spec: Spec) -> str:
+    """Return the method of a spec with its neck."""
+    name = spec.method if spec.neck in ("none", "projection") else f"{spec.neck}+{spec.method}"
+    return f"{GENERAL}+{name}" if spec.encoder == GENERAL else name
 
 
 def record_path(spec: Spec, episode: Episode, out: Path) -> Path:
@@ -254,3 +263,74 @@ def _kernels() -> Any:
     """Return a context without oneDNN kernels if HOLDFAST_MKLDNN=0, which is faster on some ARM machines."""
     off = os.environ.get("HOLDFAST_MKLDNN", "1") == "0"
     return torch.backends.mkldnn.flags(enabled=False) if off else nullcontext()
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a spec and the name of one of its episodes.
+
+    It holds no rows, so it is cheap to send; a worker generates the episode from the spec.
+    """
+
+    spec: Spec
+    episode: str
+    id: str  # of the record
+    stages: int = 1
+    title: str = ""  # of the episode, where it differs from its name
+
+    @staticmethod
+    def of(spec: Spec, episode: Episode) -> Job:
+        return Job(spec, episode.name, run_id(spec.json(), episode.name), len(episode.stages), episode.title)
+
+    @property
+    def name(self) -> str:
+        return f"{full_method_name(self.spec)} {self.title or self.episode} seed {self.spec.seed}"
+
+    @property
+    def steps(self) -> int:
+        return training_steps(self.spec) * self.stages
+
+    def episode_in(self, workspace: Workspace) -> Episode:
+        """Return the episode with its rows."""
+        return next(episode for episode in workspace.episodes(self.spec) if episode.name == self.episode)
+
+    def record_in(self, workspace: Workspace) -> RunRecord | None:
+        """Return the saved record, or None."""
+        assert workspace.out is not None
+        return read_finished(workspace.out / "records" / f"{self.id}.json")
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A run that ended with an error, in one sentence; other runs are not affected."""
+
+    cause: str
+    kind: str = "error"  # or input, diverged, memory, killed, device
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A run that the deadline stopped; its checkpoint lets the same command continue."""
+
+
+Outcome = RunRecord | Failed | Stopped
+NextJob = Callable[[], Job | None]  # the next job to begin; None if there is none now
+Outcomes = Generator[tuple[Job, Outcome], None, None]
+
+
+class Engine(Protocol):
+    """Runs jobs and yields their outcomes in any order; if it is closed early, no process keeps running.
+
+    It asks for the next job whenever it has room for one, and again after every outcome, on which the answer may
+    depend. It ends when there is no next job and nothing runs.
+    """
+
+    def run(self, next_job: NextJob, workspace: Workspace, *, watch: ProgressListener) -> Outcomes: ...
+
+    def workers(self, device: torch.device) -> int:
+        """Return the largest number of runs at once that share this machine."""
+        return 1
+
+    def at_once(self, spec: Spec, workspace: Workspace) -> int:
+        """Return the number of runs of a spec at once, by which their times add up more slowly."""
+        return 1

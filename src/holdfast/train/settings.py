@@ -1,25 +1,30 @@
-"""Specs from user settings: defaults per encoder, task and tuning mode, and settings with dotted names."""
+"""Specs from user settings: defaults by data, encoder, task and tuning mode, and settings with dotted names."""
 
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from holdfast import catalog
 from holdfast.catalog.encoders import GENERAL
-from holdfast.catalog.entry import EncoderEntry
+from holdfast.catalog.entry import EXAMPLE_TASKS, EncoderEntry
 from holdfast.catalog.rates import changed_rates, default_rates
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput, check_known, unknown
+from holdfast.core.forking import import_early
+from holdfast.core.inputs import Question
 from holdfast.core.settings import setting_defaults
 from holdfast.data.dataset import Dataset
-from holdfast.defaults import FEWEST_SLOTS, default_slots, defaults
+from holdfast.data.decode import open_image
+from holdfast.data.splits import TEST
+from holdfast.defaults import FEWEST_SLOTS, LENGTH, SIDE, Facts, default_slots, defaults
 from holdfast.nn.tuning import check_mode
 from holdfast.spec import RATE_PARTS, Spec
-from holdfast.train.facts import DataFacts, size_settings
 
 GROUPS = ("method", "encoder", "neck", "head", "plan", "task", "predict", "lr")
 DOMAIN_SETTINGS = ("targets", "sources", "order")  # of a plan: lists of domain names
@@ -99,7 +104,11 @@ def make_spec(
         raise BadInput(entry.about)
     of_task = {"metric": task.metrics[0], **task_entry.defaults}
     of_task.pop("encoder", None)
-    chosen = defaults(DataFacts(dataset, name, entry, where), entry, of_task, chosen)
+    facts = Facts(
+        len(dataset), len(dataset.domains), where, where == "cuda" and torch.cuda.is_bf16_supported(),
+        parallel.world_size(), partial(_suitable_length, dataset, name, entry), partial(_median_side, dataset),
+    )  # fmt: skip
+    chosen = defaults(facts, entry, of_task, chosen)
     data = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
     spec = Spec(**data, **chosen)
     # in this order: the method may choose the neck, the neck decides on slots, and rates need the parts of both
@@ -265,3 +274,72 @@ def _names(group: str, name: str, value: Any) -> Any:
     if group != "plan" or name not in DOMAIN_SETTINGS:
         return value
     return [str(domain) for domain in (value if isinstance(value, list | tuple) else [value])]
+
+
+SAMPLE = 100  # texts per domain whose tokens are counted
+CHARACTERS_PER_TOKEN, OVERLAP = 4, 1.5  # of English texts; tokens of windows per token of a text
+FILES = 40  # images whose sides are read
+
+
+def _suitable_length(dataset: Dataset, task: str, encoder: EncoderEntry, options: Mapping[str, Any]) -> int | None:
+    """Return the number of tokens that suits the texts, unless it is the encoder's own."""
+    if not encoder.tokens or task not in EXAMPLE_TASKS:
+        return None
+    import_early(encoder.target.partition(":")[0])  # as the next line, imports transformers: seconds
+    from holdfast.nn.backbones.length import choose_length
+
+    package = {"package": encoder.packaged} if encoder.packaged else {}
+    try:
+        return choose_length(dataset.raw.take(counted_rows(dataset)), {**package, **encoder.fixed, **options})
+    except BadInput:  # building the encoder raises the same error
+        return None
+
+
+def _median_side(dataset: Dataset) -> float:
+    """Return the median of the longer sides of some images."""
+    rows, files = counted_rows(dataset), dataset.raw.files()
+    rows = rows[:: -(-len(rows) // FILES)]
+    if files is None:
+        return max(dataset.raw.take(rows[:1]).shape[-2:])
+    return float(np.median([_longer_side(files[row]) for row in rows]))
+
+
+def tokens_to_encode(dataset: Dataset, spec: Spec) -> int:
+    """Return the tokens of a text that an encoder reads: at most its length, of questions all windows of the text."""
+    examples = dataset.raw.take(counted_rows(dataset)) if spec.task not in EXAMPLE_TASKS else ()
+    characters = [len(each.context) for each in examples if isinstance(each, Question)]
+    if characters:
+        return round(np.mean(characters) / CHARACTERS_PER_TOKEN * OVERLAP)
+    return spec.encoder_args.get(LENGTH) or 0
+
+
+def size_settings(encoder: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with which `make_spec` keeps the sizes of a spec with this encoder and these settings."""
+    try:
+        entry = catalog.lookup("encoders", encoder)
+    except BadInput:  # of a plug-in that this installation does not have
+        return {}
+    if not isinstance(entry, EncoderEntry):
+        return {}
+    names = [*([LENGTH] if entry.tokens else []), *entry.cpu, *([SIDE] if entry.cpu_sides else [])]
+    return {f"encoder.{name}": options.get(name) for name in names}
+
+
+def _longer_side(file: Any) -> int:
+    """Return the pixels of the longer side that the header of an image states; 0 if it cannot be read."""
+    try:
+        with open_image(file) as image:
+            return max(image.size)
+    except Exception:  # a corrupt file can raise any exception; decoding it reports the error
+        return 0
+
+
+def counted_rows(dataset: Dataset) -> np.ndarray:
+    """Return at most 100 rows per domain, at equal distances; rows that are marked as test rows are left out."""
+    chosen = []
+    for name in dataset.domains:
+        rows = dataset.rows_of(name)
+        rows = rows if dataset.split is None else rows[dataset.split[rows] != TEST]
+        at = np.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).astype(np.int64)
+        chosen.append(rows[at])
+    return np.concatenate(chosen)

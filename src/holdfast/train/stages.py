@@ -20,13 +20,21 @@ from holdfast.record import packed
 from holdfast.spec import Spec
 from holdfast.tasks.base import Augmenting, Task
 from holdfast.train.assemble import GrowingVocabulary
-from holdfast.train.evaluate import adaptation_mix, check_memory, evaluation_outputs, score, validation_outputs
-from holdfast.train.fit import FitResult, fit
+from holdfast.train.evaluate import (
+    adapt_prototypes,
+    adaptation_mix,
+    attach,
+    check_memory,
+    evaluation_outputs,
+    forget_unlabelled,
+    observe_unlabelled,
+    score,
+    validation_outputs,
+)
+from holdfast.train.fit import FitResult, Selection, across_folds, fit, newest, source_folds
 from holdfast.train.initialise import fit_neck_and_head, initialise_parts
 from holdfast.train.plan import Episode, PastStages, Stage, pool_small, rows_of
-from holdfast.train.recall import adapt_prototypes, attach, forget_unlabelled, observe_unlabelled
 from holdfast.train.resume import Saver
-from holdfast.train.select import Selection, across_folds, newest, source_folds
 
 
 def train_stages(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -76,66 +76,53 @@ def scoring_notes(dataset: Dataset, task: str, metric: str) -> list[str]:
     return [*classes, small, only_tested_note(dataset)]
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True, eq=False)
 class DataOptions:
-    """Where labelled examples come from, and how they are read."""
+    """How labelled examples are read."""
 
-    data: Source
-    columns: Mapping[str, str] | None = None
+    columns: Mapping[str, str] | None = None  # role -> name of the column
     data_dir: Path | None = None
     examples: int | None = None  # per domain, at most
     unlabelled: Source | None = None  # examples without labels to adapt to
-    empty_labels: str = EMPTY_LABELS[0]
-    skip_bad: bool = False  # leave rows of tables with bad cells out
+    empty_labels: str = EMPTY_LABELS[0]  # or unlabelled: rows with an empty label are examples to adapt to
+    skip_bad: bool = False  # leave rows of tables with bad cells out, and count them
 
-    def load(self, settings: Mapping[str, Any]) -> Dataset:
-        """Read the data and check that the task of these settings can be trained on it."""
-        return training_data(task=settings.get("task"), settings=settings, **vars(self))
+    def load(self, data: Source, settings: Mapping[str, Any] | None = None) -> Dataset:
+        """Read the data and check that the task of these settings can be trained on it.
 
-    def words(self) -> list[str]:
+        Without a task, numeric labels with many values are the targets of a regression, and other labels are classes.
+        """
+        settings = settings or {}
+        task, prefix = settings.get("task"), "task."
+        options = {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
+        target: Task = catalog.build("tasks", task or Spec.task, options=options)
+        check_known("--empty-labels", self.empty_labels, EMPTY_LABELS)
+        adapts = self.unlabelled is not None or self.empty_labels != EMPTY_LABELS[0]
+        if adapts and (task or Spec.task) != "classify":
+            fix = "leave --unlabelled and --empty-labels out"
+            raise BadInput(f"the task {task} does not use unlabelled examples: {fix}")
+        reading = {each.name: getattr(self, each.name) for each in fields(DataOptions)}
+        return load.training_data(data, target, inferred=not task, **reading)
+
+    def words(self, data: Source) -> list[str]:
         """Return the words that name the data on the command line; empty for data from memory."""
-        if not isinstance(self.data, str | Path):
+        if not isinstance(data, str | Path):
             return []
         pairs = (self.columns or {}).items()
-        words = [str(self.data), *(word for pair in pairs for word in ("--column", "=".join(pair)))]
-        words += [] if self.examples is None else ["--examples", str(self.examples)]
+        words = [str(data), *(word for pair in pairs for word in ("--column", "=".join(pair)))]
         return words + ([] if self.data_dir is None else ["--data-dir", str(self.data_dir)])
 
-    def report_words(self) -> list[str]:
-        """Return these words with the options of unlabelled examples and bad rows, for a command in the report."""
-        words = self.words()
-        words += ["--unlabelled", str(self.unlabelled)] if words and isinstance(self.unlabelled, str | Path) else []
+    def report_words(self, data: Source) -> list[str]:
+        """Return these words with all other options of the data, for a command in the report."""
+        words, named = self.words(data), isinstance(self.unlabelled, str | Path)
+        words += ["--examples", str(self.examples)] if words and self.examples is not None else []
+        words += ["--unlabelled", str(self.unlabelled)] if words and named else []
         words += ["--empty-labels", self.empty_labels] if words and self.empty_labels != EMPTY_LABELS[0] else []
         return words + (["--skip-bad"] if words and self.skip_bad else [])
 
 
 def training_data(
-    data: Source,
-    *,
-    task: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    data_dir: Path | None = None,
-    examples: int | None = None,
-    unlabelled: Source | None = None,
-    empty_labels: str = "error",
-    settings: Mapping[str, Any] | None = None,
-    skip_bad: bool = False,
+    data: Source, *, task: str | None = None, settings: Mapping[str, Any] | None = None, **options: Any
 ) -> Dataset:
-    """Load a data set and check that a task can be trained on it; `examples` limits the examples per domain.
-
-    Without a task, numeric labels with many values are the targets of a regression, and other labels are classes.
-    `settings` may contain settings of the task, such as `task.separator`.
-
-    `unlabelled` is a source of examples without labels to adapt to; with `empty_labels="unlabelled"` so are the rows
-    whose label is empty. With `skip_bad`, rows of tables with bad cells are left out.
-    """
-    options = {key.removeprefix("task."): value for key, value in (settings or {}).items() if key.startswith("task.")}
-    target: Task = catalog.build("tasks", task or Spec.task, options=options)
-    check_known("--empty-labels", empty_labels, EMPTY_LABELS)
-    adapts = unlabelled is not None or empty_labels != EMPTY_LABELS[0]
-    if adapts and (task or Spec.task) != "classify":
-        raise BadInput(f"the task {task} does not use unlabelled examples: leave --unlabelled and --empty-labels out")
-    return load.training_data(
-        data, target, inferred=not task, columns=columns, data_dir=data_dir, examples=examples, unlabelled=unlabelled,
-        empty_labels=empty_labels, skip_bad=skip_bad,
-    )  # fmt: skip
+    """Load a data set with `DataOptions` and check that a task can be trained on it."""
+    return DataOptions(**options).load(data, {**(settings or {}), "task": task})

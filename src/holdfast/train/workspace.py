@@ -82,10 +82,9 @@ class Workspace:
             return self
         if rows not in self.samples:
             chosen = np.sort(self._nested_order()[:rows])
-            shared = {"encoders": self.encoders, "macs": self.macs, "weight_limits": self.weight_limits}
             self.samples[rows] = replace(
                 self, dataset=self.dataset.subset(chosen), complete=self, samples={}, order=None, stores={}, newest="",
-                features={}, states={}, structured={}, plans={}, **shared,
+                features={}, states={}, structured={}, plans={},
             )  # fmt: skip
         return self.samples[rows]
 

@@ -39,7 +39,6 @@ holdfast.fit("rows.csv", out="model", method="majority")
 load_model(Path("model"))
 print(sorted({"torch._dynamo", "transformers"} & set(sys.modules)))
 """
-NOTE = "import sys, holdfast.api, holdfast.auditing.repeated; print('sklearn' in sys.modules)"
 
 
 def _printed(code: str, folder: Path | None = None) -> str:
@@ -53,10 +52,6 @@ def test_a_step_and_the_count_of_operations_do_not_import_dynamo() -> None:
 
 def test_a_model_of_a_table_needs_no_transformers(tmp_path) -> None:
     assert _printed(TABLE, tmp_path) == "[]"
-
-
-def test_the_warning_of_repeated_rows_does_not_import_scikit_learn() -> None:
-    assert _printed(NOTE) == "False"
 
 
 def test_functions_without_a_wrapper_are_left_alone() -> None:

@@ -1,5 +1,7 @@
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from safetensors.torch import save_file
 
 from holdfast.core.checkpoint import load_tensors, load_tree, save_tree
 from holdfast.core.errors import BadInput, Damaged
-from holdfast.core.files import read_json, write_atomic, write_folder, write_text
+from holdfast.core.files import LOCK_NAME, locked, read_json, write_atomic, write_folder, write_text
 
 
 def test_a_tree_round_trips_with_its_types(tmp_path):
@@ -146,3 +148,65 @@ def test_a_folder_is_unchanged_if_its_draft_cannot_be_written(tmp_path):
 
 def test_half_of_a_surrogate_pair_is_written_as_its_escape(tmp_path):
     assert write_text(tmp_path / "a.txt", "é \ud800").read_text(encoding="utf-8") == "é \\ud800"
+
+
+HOLD = """
+import pathlib, sys
+from holdfast.core.files import locked
+with locked(pathlib.Path(sys.argv[1])):
+    print("in", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_error_names_folder_and_process_and_a_killed_process_releases_the_lock(tmp_path):
+    folder = tmp_path / "out"
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout.readline() == "in\n"
+        with pytest.raises(BadInput, match=rf"{folder}.* process {other.pid} on .*--out"), locked(folder):
+            pass
+    finally:
+        other.kill()
+        other.communicate()
+    assert (folder / LOCK_NAME).exists()
+    with locked(folder):
+        assert (folder / LOCK_NAME).read_text().startswith(f"{os.getpid()}\n")
+    assert not (folder / LOCK_NAME).exists()
+
+
+def test_the_lock_is_reentrant_and_leaves_no_files(tmp_path):
+    with locked(tmp_path / "new"):
+        with locked(tmp_path / "new"):
+            pass
+        assert (tmp_path / "new" / LOCK_NAME).exists()
+    assert not (tmp_path / "new").exists()  # created by the lock and empty
+    (tmp_path / "existing").mkdir()
+    with pytest.raises(RuntimeError, match="inside"), locked(tmp_path / "existing"):
+        raise RuntimeError("inside")
+    assert list((tmp_path / "existing").iterdir()) == []
+
+
+def test_a_file_is_not_a_folder_in_use(tmp_path):
+    (tmp_path / "out").write_text("report")
+    with pytest.raises(BadInput, match=r"out is a file, expected a folder.*--out"), locked(tmp_path / "out"):
+        pass
+    assert (tmp_path / "out").read_text() == "report"
+
+
+@pytest.mark.parametrize("content", ["", "{", "1", "x\ny\n", "[" * 9000])
+def test_a_leftover_lock_file_is_ignored(tmp_path, content):
+    (tmp_path / LOCK_NAME).write_text(content)
+    with locked(tmp_path):
+        assert (tmp_path / LOCK_NAME).read_text().startswith(f"{os.getpid()}\n")
+    assert not (tmp_path / LOCK_NAME).exists()
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="needs file permissions")
+def test_a_folder_without_write_permission_is_named(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(BadInput, match=str(tmp_path)), locked(tmp_path):
+        pass
+    tmp_path.chmod(0o700)

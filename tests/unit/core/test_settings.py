@@ -40,23 +40,6 @@ def test_type_errors_from_annotations(key, value, message):
     assert type_error(part, {key: value}) == message
 
 
-@pytest.mark.parametrize(
-    ("section", "name", "options", "message"),
-    [
-        ("necks", "experts", {"count": 2.5}, "neck 'experts': count must be an integer, got 2.5"),
-        ("necks", "experts", {"temperature": "hot"}, "neck 'experts': temperature must be a number, got 'hot'"),
-        ("necks", "experts", {"at": 8.5}, "neck 'experts': at must be a string, a list or settings, got 8.5"),
-        ("necks", "experts", {"capacity": float("nan")}, "neck 'experts': capacity must be a number, got nan"),
-        ("necks", "wide", {"times": 1.5}, "neck 'wide': times must be an integer, got 1.5"),
-        ("encoders", "vit-tiny", {"patch": 8.0}, "encoder 'vit-tiny': patch must be an integer, got 8.0"),
-    ],
-)  # fmt: skip
-def test_type_errors_of_catalog_entries(section, name, options, message):
-    with pytest.raises(BadInput) as error:
-        catalog.check_settings(section, name, options)
-    assert str(error.value) == message
-
-
 def test_settings_of_earlier_versions_are_accepted_at_the_value_that_is_left():
     options = {"inner": "persistent", "critic": "adversarial"}
     assert without_retired(catalog.lookup("methods", "mil").load(), options) == {"critic": "adversarial"}

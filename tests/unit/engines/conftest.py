@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from holdfast.data.synthetic import world
-from holdfast.train.jobs import Job
 from holdfast.train.progress import ProgressListener
+from holdfast.train.run import Job
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
 

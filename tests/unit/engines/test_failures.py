@@ -13,11 +13,9 @@ import pytest
 
 from holdfast import catalog
 from holdfast.core.stopping import Deadline, Interrupted, request_stop, withdraw_request
-from holdfast.engines import local
-from holdfast.engines.local import Local
-from holdfast.engines.work import outcome_of
-from holdfast.train.jobs import Failed, Stopped
-from holdfast.train.run import train_and_save
+from holdfast.engines import pool
+from holdfast.engines.work import Local, outcome_of
+from holdfast.train.run import Failed, Stopped, train_and_save
 from tests.unit.engines import faulty
 
 pytestmark = pytest.mark.usefixtures("clean_catalog")
@@ -71,8 +69,8 @@ from pathlib import Path
 sys.path.insert(0, {folder!r})
 from tests.unit.engines import faulty
 from holdfast import catalog, world
-from holdfast.engines.local import Local
-from holdfast.train.jobs import Job
+from holdfast.engines.work import Local
+from holdfast.train.run import Job
 from holdfast.train.progress import ProgressListener
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
@@ -96,12 +94,12 @@ def test_a_script_without_a_guard_runs_workers_which_end_with_it(tmp_path):
     with subprocess.Popen([sys.executable, str(script)], env=variables, stdout=subprocess.PIPE, text=True) as driver:
         try:
             assert [driver.stdout.readline() for _ in range(3)] == ["RunRecord\n"] * 3
-            wait_for(lambda: pid_file.exists() and pid_file.read_text(), 30)
+            wait_for(lambda: pid_file.exists() and pid_file.read_text(), 60)
             worker = int(pid_file.read_text())
             server = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
         finally:
             driver.kill()
-    assert wait_for(lambda: not is_running(worker) and not is_running(server), 5)
+    assert wait_for(lambda: not is_running(worker) and not is_running(server), 20)
 
 
 def wait_for(condition, seconds):
@@ -130,7 +128,7 @@ def test_a_run_that_the_deadline_stopped_continues_from_its_checkpoint(at_once, 
 
 
 def test_a_worker_that_does_not_stop_at_the_deadline_is_killed(spec, jobs_of, run_jobs, tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "GRACE", 0.5)
+    monkeypatch.setattr(pool, "GRACE", 0.5)
     monkeypatch.setenv(faulty.PID_FILE, str(tmp_path / "pid"))
     jobs = jobs_of(replace(spec, method=catalog.register_method(faulty.Hangs)))
     start = time.monotonic()
@@ -143,8 +141,8 @@ def test_a_worker_that_does_not_stop_at_the_deadline_is_killed(spec, jobs_of, ru
 def test_a_worker_that_has_not_started_at_the_deadline_is_not_waited_for(
     jobs_of, spec, run_jobs, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(local, "GRACE", 0.1)
-    server = local.shared_server(local.WORKER)
+    monkeypatch.setattr(pool, "GRACE", 0.1)
+    server = pool.shared_server(pool.WORKER)
     os.kill(server.process.pid, signal.SIGSTOP)
     try:
         start = time.monotonic()

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from holdfast.data.synthetic import world
-from holdfast.engines import gpu, local, worker
+from holdfast.engines import gpu, pool, work, worker
 from holdfast.engines.gpu import CONTEXT_BYTES, MARGIN, Capacity, Usage, measure
-from holdfast.train.jobs import Failed, Job
 from holdfast.train.progress import ProgressListener
+from holdfast.train.run import Failed, Job
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
 from tests.unit.engines.conftest import iterated
@@ -26,40 +26,22 @@ GB = 2**30
 RUN = int(10 * GB / MARGIN) - CONTEXT_BYTES  # a run that needs 10 GB with context and margin
 
 
-def test_a_gpu_is_filled_up_to_the_limit() -> None:
-    capacity = Capacity(gpus=1, limit=16)
-    assert capacity.count == 1
-    capacity.add(0, Usage(RUN, free=58 * GB, total=80 * GB))  # 4 GB stay free
-    assert capacity.count == 6
-    capacity = Capacity(gpus=1, limit=4)
-    capacity.add(0, Usage(RUN, free=58 * GB, total=80 * GB))
-    assert capacity.count == 4
+# GPUs, limit, reports (worker, bytes held, free GB) -> number of workers after each report, 4 GB stay free
+GROWTH = [
+    (1, 16, [(0, RUN, 58)], [6]),
+    (1, 4, [(0, RUN, 58)], [4]),
+    (1, 16, [(0, RUN, 9)], [1]),
+    (1, 16, [(0, RUN, 35), (0, RUN, 70), (1, RUN, 70), (2, RUN, 70), (3, RUN, 25)], [4, 4, 4, 4, 6]),  # all must report
+    (2, 16, [(0, RUN, 64), (1, 2 * RUN + CONTEXT_BYTES, 64)], [2, 8]),  # the largest run counts
+]
 
 
-def test_a_full_gpu_gets_no_further_run() -> None:
-    capacity = Capacity(gpus=1, limit=16)
-    capacity.add(0, Usage(RUN, free=9 * GB, total=80 * GB))
-    assert capacity.count == 1
-
-
-def test_all_workers_report_before_others_start() -> None:
-    """Memory that a worker is about to use is not free."""
-    capacity = Capacity(gpus=1, limit=16)
-    capacity.add(0, Usage(RUN, free=35 * GB, total=80 * GB))
-    assert capacity.count == 4
-    for index in (0, 1, 0, 2):
-        capacity.add(index, Usage(RUN, free=70 * GB, total=80 * GB))
-    assert capacity.count == 4
-    capacity.add(3, Usage(RUN, free=25 * GB, total=80 * GB))
-    assert capacity.count == 6
-
-
-def test_the_largest_run_counts() -> None:
-    capacity = Capacity(gpus=2, limit=16)
-    capacity.add(0, Usage(RUN, free=64 * GB, total=80 * GB))
-    assert capacity.count == 2
-    capacity.add(1, Usage(2 * RUN + CONTEXT_BYTES, free=64 * GB, total=80 * GB))
-    assert capacity.count == 2 + 2 * 3
+@pytest.mark.parametrize(("gpus", "limit", "reports", "counts"), GROWTH)
+def test_workers_join_when_all_have_reported_and_the_largest_run_fits(gpus, limit, reports, counts) -> None:
+    capacity = Capacity(gpus=gpus, limit=limit)
+    for (index, held, free), count in zip(reports, counts, strict=True):
+        capacity.add(index, Usage(held, free=free * GB, total=80 * GB))
+        assert capacity.count == count
 
 
 def test_a_cpu_has_nothing_to_measure() -> None:
@@ -102,17 +84,18 @@ def run_on_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path):
             return workers[-1]
 
         replacements = {
-            "_Worker": start, "cores": lambda: 5, "max_workers": lambda device: 5, "shared_server": lambda worker: None,
-            "mps_daemon": lambda device, count: nullcontext({}), "stop_at_signal": nullcontext,
+            (pool, "_Worker"): start, (pool, "cores"): lambda: 5, (pool, "shared_server"): lambda worker: None,
+            (pool, "mps_daemon"): lambda device, count: nullcontext({}), (work, "max_workers"): lambda device: 5,
+            (work, "stop_at_signal"): nullcontext,
         }  # fmt: skip
-        for name, value in replacements.items():
-            monkeypatch.setattr(local, name, value)
+        for (module, name), value in replacements.items():
+            monkeypatch.setattr(module, name, value)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
         data = world("vector", "none", domains=3, size=60)
         workspace = Workspace(data, out=tmp_path, device=torch.device("cuda"))
         specs = [make_spec(data, seed=seed) for seed in range(3)]
         queue = [Job.of(spec, episode) for spec in specs for episode in workspace.episodes(spec)]
-        ended = list(local.Local(jobs).run(iterated(queue), workspace, watch=ProgressListener()))
+        ended = list(work.Local(jobs).run(iterated(queue), workspace, watch=ProgressListener()))
         assert sorted(job.id for job, _ in ended) == sorted(job.id for job in queue)
         return queue, ended, workers
 
@@ -219,18 +202,15 @@ def test_many_workers_have_a_share_of_the_gpu(log: Path, monkeypatch, gpus, work
     assert gpu.SHARE not in gpu.with_share({gpu.PIPES: "/tmp/mps"}, workers)  # the user's value is inherited
 
 
-def test_a_failed_start_is_reported_and_workers_run_without_it(log: Path, caplog) -> None:
-    _install(log.parent, code=3)
-    with gpu.mps_daemon(CUDA, 4) as variables:
-        assert variables == {}
-    assert "CUDA MPS cannot be started (exit code 3)" in caplog.text
-
-
-def test_a_missing_program_is_reported(log: Path, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
-    monkeypatch.setenv("PATH", str(log.parent))
+@pytest.mark.parametrize(("code", "cause"), [(3, "cannot be started (exit code 3)"), (None, "is not installed")])
+def test_without_the_daemon_workers_take_turns_with_a_warning(log: Path, monkeypatch, caplog, code, cause) -> None:
+    if code is None:
+        monkeypatch.setenv("PATH", str(log.parent))
+    else:
+        _install(log.parent, code)
     with gpu.mps_daemon(CUDA, 2) as variables:
         assert variables == {}
-    assert "CUDA MPS is not installed" in caplog.text
+    assert f"CUDA MPS {cause}" in caplog.text
 
 
 @pytest.mark.parametrize(

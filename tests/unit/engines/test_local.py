@@ -12,16 +12,15 @@ from holdfast import BadInput, catalog, world
 from holdfast.cli.options import make_engine
 from holdfast.core import forking
 from holdfast.core.stopping import Interrupted, request_stop
-from holdfast.engines import local
+from holdfast.engines import pool
 from holdfast.engines import work as job_module
 from holdfast.engines.gpu import gpu_variable, max_workers
-from holdfast.engines.local import Local, is_small, parse_jobs
 from holdfast.engines.ray import Ray
-from holdfast.engines.work import InputCache, StepReporter, unimportable
+from holdfast.engines.work import InputCache, Local, StepReporter, is_small, parse_jobs, unimportable
 from holdfast.methods.erm import ERM
 from holdfast.record import RunRecord, load
-from holdfast.train.jobs import Failed, Job
 from holdfast.train.progress import ProgressListener
+from holdfast.train.run import Failed, Job
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
 from tests.tables import table_world
@@ -42,7 +41,7 @@ def comparable(record):
 def test_runs_in_workers_equal_runs_in_this_process_even_if_a_worker_is_killed(
     workspace, spec, jobs_of, run_jobs, tmp_path, monkeypatch
 ):
-    begin, killed = local._Worker.begin, []
+    begin, killed = pool._Worker.begin, []
 
     def begin_and_kill(worker, job, **options):
         begin(worker, job, **options)
@@ -50,7 +49,7 @@ def test_runs_in_workers_equal_runs_in_this_process_even_if_a_worker_is_killed(
             killed.append(job.id)
             worker.process.end()
 
-    monkeypatch.setattr(local._Worker, "begin", begin_and_kill)
+    monkeypatch.setattr(pool._Worker, "begin", begin_and_kill)
     own = replace(spec, method=catalog.register_method(MyMethod))
     jobs = jobs_of(spec, own, replace(spec, lr=1e30, optimizer="sgd"))
     watch = Recorder()
@@ -81,8 +80,8 @@ class Recorder(ProgressListener):
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_an_interrupted_run_is_saved_and_no_worker_is_left(at_once, workspace, spec, jobs_of, tmp_path, monkeypatch):
     jobs, ended = jobs_of(replace(spec, steps=1_000_000)), []
-    end = local._Worker.end
-    monkeypatch.setattr(local._Worker, "end", lambda worker: ended.append(end(worker)))
+    end = pool._Worker.end
+    monkeypatch.setattr(pool._Worker, "end", lambda worker: ended.append(end(worker)))
 
     class Stops(ProgressListener):
         def step(self, metrics):
@@ -101,7 +100,7 @@ def test_an_interrupted_run_is_saved_and_no_worker_is_left(at_once, workspace, s
 
 
 def test_a_run_whose_workers_always_die_is_given_up(jobs_of, spec, run_jobs, tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "shared_server", lambda worker: None)
+    monkeypatch.setattr(pool, "shared_server", lambda worker: None)
     monkeypatch.setattr(sys, "executable", "false")
     outcomes = run_jobs(Local(2), jobs_of(spec)[:2], tmp_path)
     assert {outcome.kind for outcome in outcomes.values()} == {"killed"}
@@ -133,7 +132,7 @@ def test_methods_that_only_this_process_has_run_here(spec, jobs_of, run_jobs, tm
 
 
 def test_a_single_run_starts_no_process(spec, jobs_of, run_jobs, tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "_Worker", lambda *_, **__: pytest.fail("a worker was started"))
+    monkeypatch.setattr(pool, "_Worker", lambda *_, **__: pytest.fail("a worker was started"))
     assert len(run_jobs(Local(2), jobs_of(spec)[:1], tmp_path)) == 1
 
 
@@ -149,8 +148,8 @@ def test_large_runs_take_turns_by_default(workspace, spec, jobs_of, run_jobs, tm
     texts = Workspace(table_world(domains=3, size=8, classes=2, seed=0, kind="mixed"), cache=None)
     assert is_small(make_spec(texts.dataset, settings={"encoder": "mixed"}), texts)
     assert not is_small(make_spec(texts.dataset, settings={"encoder": "mixed", "encoder.base": "minilm"}), texts)
-    monkeypatch.setattr(local, "is_small", lambda *_: False)
-    monkeypatch.setattr(local, "_Worker", lambda *_, **__: pytest.fail("a worker was started"))
+    monkeypatch.setattr(job_module, "is_small", lambda *_: False)
+    monkeypatch.setattr(pool, "_Worker", lambda *_, **__: pytest.fail("a worker was started"))
     assert len(run_jobs(Local(0), jobs_of(spec), tmp_path)) == 3
 
 
@@ -158,7 +157,7 @@ def test_large_runs_take_turns_by_default(workspace, spec, jobs_of, run_jobs, tm
 @pytest.mark.parametrize("at_once", [1, 2])
 @pytest.mark.parametrize("short", [True, False])
 def test_threads_of_all_runs_are_at_most_the_cores(at_once, short, spec, jobs_of, run_jobs, tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "cores", lambda: 4)
+    monkeypatch.setattr(pool, "cores", lambda: 4)
     method = catalog.register_method(faulty.CountsThreads)
     jobs = jobs_of(replace(spec, method=method, steps=4 if short else 1))[:2]
     for outcome in run_jobs(Local(at_once), jobs, tmp_path).values():
@@ -204,7 +203,7 @@ def test_workers_share_cores_and_gpus(workspace, tmp_path, monkeypatch):
 
 def test_one_worker_per_core_at_least_one_per_gpu_and_at_most_15(monkeypatch):
     cpu, gpu = map(torch.device, ("cpu", "cuda"))
-    monkeypatch.setattr("holdfast.engines.local.max_workers", max_workers)
+    monkeypatch.setattr("holdfast.engines.work.max_workers", max_workers)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     for count, expected in {8: 8, 2: 3, 99: 45}.items():
         monkeypatch.setattr("holdfast.engines.gpu.cores", lambda count=count: count)
@@ -233,13 +232,13 @@ def test_an_encoder_that_fails_affects_its_runs_only(spec, jobs_of, run_jobs, tm
 
 
 def test_inputs_are_computed_once_while_other_jobs_run(spec, jobs_of, run_jobs, tmp_path, monkeypatch):
-    begun, begin = [], local._Worker.begin
+    begun, begin = [], pool._Worker.begin
 
     def begin_and_note(worker, job, *, fills=False, **options):
         begun.append("fill" if fills else job.spec.tune)
         begin(worker, job, fills=fills, **options)
 
-    monkeypatch.setattr(local._Worker, "begin", begin_and_note)
+    monkeypatch.setattr(pool._Worker, "begin", begin_and_note)
     jobs = jobs_of(replace(spec, tune="frozen"), replace(spec, tune="full"))
     outcomes = run_jobs(Local(2), jobs, tmp_path / "workers", cache=tmp_path / "cache")
     assert begun[:2] == ["fill", "full"]
@@ -248,9 +247,10 @@ def test_inputs_are_computed_once_while_other_jobs_run(spec, jobs_of, run_jobs, 
     assert [outcomes[job.id].stages for job in jobs] == [expected[job.id].stages for job in jobs]
 
 
-def test_steps_are_reported_at_intervals():
+def test_steps_are_reported_at_intervals(monkeypatch):
     now, reports = [0.0], []
-    tick = StepReporter(reports.append, lambda: now[0], 2.0)
+    monkeypatch.setattr(job_module.time, "monotonic", lambda: now[0])
+    tick = StepReporter(reports.append, 2.0)
     for _ in range(10):
         now[0] += 0.5
         tick({})

@@ -11,7 +11,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.stopping import Deadline
 from holdfast.engines import ray as engine
 from holdfast.engines.ray import Ray, StepChannel, StepCounts
-from holdfast.train.jobs import Failed, Stopped
+from holdfast.train.run import Failed, Stopped
 from tests.unit.engines.conftest import iterated
 
 

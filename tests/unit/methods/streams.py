@@ -20,7 +20,7 @@ from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.spec import Spec
 from holdfast.tasks.classify import Classify
-from holdfast.train import select
+from holdfast.train.fit import last
 from holdfast.train.plans import Stream
 from holdfast.train.stages import train_stages
 
@@ -65,7 +65,7 @@ def stream(make, examples=EXAMPLES, steps=200, stages=4):
     episode = type(episode)(episode.name, episode.stages[:stages])
     spec = Spec(data="world", fingerprint="", steps=steps, every=steps, batch=16)
     with seeded(0, "method"):
-        method, done = train_stages(episode, make, examples, Classify(), spec, selection=select.last)
+        method, done = train_stages(episode, make, examples, Classify(), spec, selection=last)
     return method, np.array([[s["test"][d]["accuracy"] for d in DATA.domains] for s in done])
 
 

@@ -181,8 +181,8 @@ class Guarded(Raw):
 def test_a_stage_reads_only_its_domain(expand):
     """Words, examples and batches of other domains are never read."""
     from holdfast.data.batches import Examples
+    from holdfast.train.fit import last
     from holdfast.train.plan import Episode, Stage
-    from holdfast.train.select import last
 
     dataset = texts()
     spec, workspace = spec_for(dataset, **{"method.expand": expand}), Workspace(dataset)

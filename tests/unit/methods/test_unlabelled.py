@@ -11,9 +11,9 @@ from holdfast.core.errors import BadInput
 from holdfast.data.readers.in_memory import as_dataset
 from holdfast.data.unlabelled import add_unlabelled, unlabelled_parts
 from holdfast.stats.decision import decide
+from holdfast.train.resolve import choose_methods
 from holdfast.train.run import train
 from holdfast.train.settings import make_spec
-from holdfast.train.slate import choose_methods
 from holdfast.train.training_data import training_data
 from holdfast.train.workspace import Workspace
 

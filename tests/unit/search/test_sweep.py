@@ -7,7 +7,7 @@ import pytest
 from holdfast import defaults
 from holdfast.core.errors import BadInput, NothingFinished
 from holdfast.data.synthetic import world
-from holdfast.engines.local import Local
+from holdfast.engines.work import Local
 from holdfast.methods.erm import ERM
 from holdfast.record import load
 from holdfast.search.sweep import sweep

@@ -2,6 +2,7 @@
 
 import math
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,13 +10,14 @@ import torch
 
 from holdfast import catalog
 from holdfast.api import NothingFinished, compare
-from holdfast.engines import local
-from holdfast.engines.local import Local
+from holdfast.engines import work
+from holdfast.engines.work import Local
 from holdfast.final_model import refit
 from holdfast.folders.format import load_model
 from holdfast.record import read_finished
 from holdfast.train import comparison
 from holdfast.train.board import Board
+from holdfast.train.comparison import MOST_RESERVED, reserve
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import Request, resolve
 from holdfast.train.run import outputs_path, state_path
@@ -58,8 +60,8 @@ def test_a_failed_method_is_reported_and_changes_no_other_record(tmp_path):
     ],
 )
 def test_units_take_turns_only_if_their_runs_share_the_cores(tmp_path, monkeypatch, engine, small, expected):
-    monkeypatch.setattr(local, "max_workers", lambda _: 2)
-    monkeypatch.setattr(local, "is_small", lambda *_: small)
+    monkeypatch.setattr(work, "max_workers", lambda _: 2)
+    monkeypatch.setattr(work, "is_small", lambda *_: small)
     workspace = Workspace(DATA, device=torch.device("cpu"), cache=None, out=tmp_path)
     jobs = resolve(Request(methods=["logistic", "erm"], seeds=[0], settings={"encoder": "tabular"}), workspace)
     specs = list({str(job.spec): job.spec for job in jobs}.values())
@@ -241,3 +243,18 @@ def test_finished_runs_are_saved_as_an_ensemble_if_the_model_does_not_fit_into_t
     predictions = tmp_path / "predictions.csv"
     assert run_cli("predict", model, table, "--out", predictions, "--device", "cpu").code == 0
     assert len(predictions.read_text().splitlines()) == 91
+
+
+def board_with(*, has_baseline):
+    return SimpleNamespace(has_baseline=lambda: has_baseline, records={}, workers=1)
+
+
+def test_less_is_reserved_before_plain_training_has_a_result():
+    early, late = (
+        reserve(board_with(has_baseline=known), limit=90.0, model=True, before=25.0) for known in (False, True)
+    )
+    assert 0 < early < 0.5 * late
+
+
+def test_a_slow_start_does_not_reserve_most_of_the_time():
+    assert reserve(board_with(has_baseline=True), limit=90.0, model=True, before=80.0) <= MOST_RESERVED * 90

@@ -11,9 +11,8 @@ from torch import nn
 from holdfast.core.batch import DomainBatch
 from holdfast.methods.base import Method
 from holdfast.nn.model import Model
-from holdfast.train.fit import EARLIER_KEYS, fit
+from holdfast.train.fit import EARLIER_KEYS, Validation, across_folds, best_mean, fit, newest, should_stop
 from holdfast.train.resume import Saver
-from holdfast.train.select import Validation, across_folds, best_mean, newest, should_stop
 from tests.interrupted import Killed, killer
 
 

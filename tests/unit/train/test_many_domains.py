@@ -10,11 +10,9 @@ import pytest
 from holdfast.core.errors import BadInput
 from holdfast.data.synthetic import world
 from holdfast.defaults import default_domains_per_step, default_plan, plan_note
-from holdfast.train.jobs import Job
-from holdfast.train.resolve import Request, resolve
-from holdfast.train.run import train_and_save
+from holdfast.train.resolve import Request, exclusion_reason, resolve, training_domains
+from holdfast.train.run import Job, train_and_save
 from holdfast.train.settings import make_spec, spec_settings
-from holdfast.train.slate import exclusion_reason, training_domains
 from holdfast.train.workspace import Workspace
 
 FEW = world("vector", "rotation", domains=4, size=40, classes=2, seed=0)

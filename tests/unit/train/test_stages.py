@@ -9,10 +9,9 @@ from torch import nn
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.core.seeds import generator
 from holdfast.core.store import TensorStore
-from holdfast.data.batches import Batches, Examples
-from holdfast.data.splits import Part, rows_by_domain
+from holdfast.data.batches import Examples
+from holdfast.data.splits import rows_by_domain
 from holdfast.data.synthetic import world
 from holdfast.methods.base import Method
 from holdfast.methods.erm import ERM
@@ -25,8 +24,8 @@ from holdfast.nn.necks import NoNeck
 from holdfast.record import unpacked
 from holdfast.spec import Spec
 from holdfast.tasks.classify import Classify
-from holdfast.train import select
 from holdfast.train.evaluate import outputs
+from holdfast.train.fit import last, leave_one_domain_out, oracle, train_validation
 from holdfast.train.plans import LeaveOneOut, Stream
 from holdfast.train.stages import train_stages
 
@@ -75,7 +74,7 @@ class Recorder(Method):
         self.seen = [*self.seen, f"valid {step} {sorted(scores)}"]
 
 
-def options(selection=select.last, **more):
+def options(selection=last, **more):
     base = {"data": "world", "fingerprint": "", "steps": 4, "every": 2, "batch": 4}
     return {"spec": Spec(**{**base, **more}), "selection": selection}
 
@@ -127,7 +126,7 @@ def test_target_labels_do_not_affect_training():
     other = Examples(TensorStore(X), flipped, DATA.domains)
     results = []
     for data in (EXAMPLES, other):
-        method, done = train_stages(episode, erm, data, TASK, **options(steps=20, selection=select.train_validation))
+        method, done = train_stages(episode, erm, data, TASK, **options(steps=20, selection=train_validation))
         results.append((method.state_dict(), done[0]))
     for name, value in results[0][0].items():
         if isinstance(value, torch.Tensor):
@@ -142,7 +141,7 @@ def test_the_oracle_selects_on_target_rows_that_are_not_scored():
     (stage,) = episode.stages
     assert len(stage.oracle[0]) == 8
     assert len(stage.test[0]) == 32
-    _, done = train_stages(episode, erm, EXAMPLES, TASK, **options(selection=select.oracle))
+    _, done = train_stages(episode, erm, EXAMPLES, TASK, **options(selection=oracle))
     assert set(done[0]["history"][0]["valid"]) == {stage.test[0].domain}
 
 
@@ -157,7 +156,7 @@ def test_the_in_split_has_the_rows_without_those_of_the_oracle():
 
 def test_leave_one_domain_out_selects_the_number_of_steps():
     episode = next(LeaveOneOut().episodes(rows_by_domain(DATA), 0))
-    _, done = train_stages(episode, erm, EXAMPLES, TASK, **options(steps=12, selection=select.leave_one_domain_out))
+    _, done = train_stages(episode, erm, EXAMPLES, TASK, **options(steps=12, selection=leave_one_domain_out))
     assert done[0]["step"] in (2, 4, 6, 8, 10, 12)
     assert done[0]["step"] == done[0]["history"][-1]["step"]
 
@@ -176,27 +175,6 @@ def test_held_out_rows_without_inputs_are_an_error_before_training(kind):
     with pytest.raises(BadInput, match=f"domain '{part.domain}' has no held-out"):
         train_stages(episode, lambda: recorder, examples, TASK, **options())
     assert recorder.steps == 0
-
-
-def test_auxiliary_losses_are_minimised():
-    from holdfast.core.tape import record
-
-    class PenalizedNeck(NoNeck):
-        def __init__(self, width):
-            super().__init__(width)
-            self.weight = nn.Parameter(torch.ones(()))
-
-        def forward(self, z):
-            record("loss/penalty", self.weight**2)
-            return z
-
-    net = Model(nn.Linear(X.shape[1], 6), PenalizedNeck(6), nn.Linear(6, 2))
-    method = ERM(net, task=TASK, optimizer=partial(Optimizer, OptimizerSettings(lr=0.05)))
-    parts = [Part(DATA.domains[0], DATA.rows_of(DATA.domains[0]))]
-    batches = Batches(EXAMPLES, parts, 8, generator=generator(0, "b"))
-    metrics = [method.step(next(batches)) for _ in range(10)]
-    assert float(metrics[0]["auxiliary"]) == pytest.approx(1.0)
-    assert float(net.neck.weight.detach()) < 0.7
 
 
 def method(**options) -> ERM:

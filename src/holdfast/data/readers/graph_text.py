@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from holdfast.core.errors import BadInput
-from holdfast.core.packed_graphs import PackedGraphs
+from holdfast.core.store import PackedGraphs
 
 MAX_NUMBERS = 1 << 26  # in one file, and as features of all nodes of a set
 MAX_GRAPHS = 1_000_000  # in one set

@@ -12,7 +12,7 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
 from holdfast.core.inputs import Graphs
-from holdfast.core.packed_graphs import PackedGraphs
+from holdfast.core.store import PackedGraphs
 from holdfast.data.cache import read_cached, write_cached
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import GraphList, Raw, Subset

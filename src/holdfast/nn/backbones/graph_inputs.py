@@ -16,9 +16,8 @@ from torch.nn import functional as F
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
-from holdfast.core.packed_graphs import PackedGraphs
 from holdfast.core.settings import checked_settings, setting
-from holdfast.core.store import GraphStore
+from holdfast.core.store import GraphStore, PackedGraphs
 
 NODES = ("numbers", "categories", "degree", "scaled-degree")
 MAX_CATEGORY = 1_000_000  # an encoder has a vector per category from 0 on

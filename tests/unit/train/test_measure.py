@@ -1,4 +1,7 @@
-"""Engagement of trained networks: shares, statistics, rows and tasks; memories that are not read are errors."""
+"""Measurements of runs: multiply-adds equal hand counts, and counting changes nothing; engagement of trained networks.
+
+Memories that are not read are errors.
+"""
 
 import numpy as np
 import pytest
@@ -6,19 +9,20 @@ import torch
 from torch import nn
 from transformers import BertModel
 
-from holdfast import world
 from holdfast.core.store import TensorStore
 from holdfast.core.tape import record
 from holdfast.data.batches import Examples
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
 from holdfast.data.splits import Part
+from holdfast.data.synthetic import world
 from holdfast.methods.erm import ERM
 from holdfast.nn.backbones.pretrained import quiet
 from holdfast.nn.backbones.small import MLP, Features
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.engagement import overwritten
 from holdfast.nn.heads import Linear
+from holdfast.nn.macs import count_macs, try_count_macs
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.memory.neck import key_value
 from holdfast.nn.model import Model
@@ -26,14 +30,103 @@ from holdfast.nn.necks import NoNeck
 from holdfast.tasks.classify import Classify
 from holdfast.tasks.masked import Masked
 from holdfast.tasks.tag import Tag
-from holdfast.train.engagement import measure_engagement
+from holdfast.train import measure
 from holdfast.train.evaluate import Unused, check_memory
 from holdfast.train.fit import Diverged
+from holdfast.train.measure import measure_engagement
 from holdfast.train.run import train
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
-from tests.tiny import VOCABULARY, tiny_bert
+from tests.tiny import VOCABULARY, tiny_bert, tiny_vit
 from tests.unit.methods.streams import EXAMPLES, build
+
+VECTORS = world("vector", "rotation", domains=3, size=20, classes=2, seed=0)
+WIDTH = VECTORS.raw.take(np.arange(1)).shape[1]
+
+
+def run(dataset, *, cache=None, **options):
+    spec = make_spec(dataset, steps=2, every=1, batch=2, **options)
+    workspace = Workspace(dataset, cache=cache)
+    return train(spec, workspace.episodes(spec)[0], workspace)
+
+
+def test_macs_of_a_perceptron():
+    record, assembly = run(VECTORS, settings={"encoder.hidden": [8]})
+    assert record.cost["macs"] == WIDTH * 8 + 8 * 2
+    assert list(record.cost)[-1] == "macs"
+    assert assembly.method is not None
+
+
+def test_macs_are_counted_once_per_network(monkeypatch):
+    counted_inputs = []
+    monkeypatch.setattr(measure, "try_count_macs", lambda model, x: counted_inputs.append(x) or len(counted_inputs))
+    workspace = Workspace(VECTORS, cache=None)
+    for seed, hidden in ((0, 8), (1, 8), (1, 4)):
+        spec = make_spec(VECTORS, steps=2, every=1, batch=2, seed=seed, settings={"encoder.hidden": [hidden]})
+        for episode in workspace.episodes(spec):
+            train(spec, episode, workspace)
+    assert len(counted_inputs) == 2
+    assert torch.equal(counted_inputs[0], counted_inputs[1])
+
+
+def test_cached_features_include_their_encoder(tmp_path):
+    texts = world("text", "vocabulary", domains=3, size=20, classes=2, seed=0)
+    bert = f"hf:{tiny_bert(tmp_path / 'bert')}"
+    live, _ = run(texts, encoder=bert, tune="frozen")
+    cached, _ = run(texts, encoder=bert, tune="frozen", cache=tmp_path)
+    again, assembly = run(texts, encoder=bert, tune="frozen", cache=tmp_path)
+    assert live.cost["macs"] == cached.cost["macs"] == again.cost["macs"] > 10_000
+    assert assembly.deploy().backbone is assembly.encoder
+
+
+def test_only_selected_experts_count(tmp_path):
+    images = world("image", "rotation", domains=3, size=8, classes=2, seed=0)
+    vit = f"vit:{tiny_vit(tmp_path)}"
+    costs = [
+        run(images, encoder=vit, tune="full", settings={"neck": "experts", "neck.count": 4, "neck.top": k})[0].cost
+        for k in (1, 2, 3)
+    ]
+    work = [each["macs"] for each in costs]
+    assert work[2] - work[1] == work[1] - work[0] > 0
+    assert len({each["parameters"] for each in costs}) == 1
+
+
+class Noisy(nn.Module):
+    """Uses the RNG, and has a submodule in evaluation mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.map = nn.BatchNorm1d(3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.map(self.norm(x + torch.rand_like(x)))
+
+
+def test_counting_restores_modes_statistics_and_rng():
+    net = Noisy().train()
+    net.norm.eval()
+    rng, mean = torch.get_rng_state(), net.norm.running_mean.clone()
+    assert count_macs(net, torch.ones(2, 3)) == 6
+    assert (net.training, net.norm.training, net.map.training) == (True, False, True)
+    assert torch.equal(rng, torch.get_rng_state())
+    assert torch.equal(mean, net.norm.running_mean)
+
+
+def test_networks_that_cannot_be_counted_have_no_macs():
+    class Broken(nn.Module):
+        def forward(self, x):
+            raise RuntimeError("no plain tensor")
+
+    assert try_count_macs(Broken(), torch.zeros(1)) is None
+    assert try_count_macs(nn.ReLU(), torch.zeros(1)) is None  # no multiplication
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_recurrent_layers_count_every_step(layers):
+    net = nn.LSTM(8, 16, layers, bidirectional=layers == 1)
+    steps = {1: 2 * 4 * 16 * (8 + 16), 2: 4 * 16 * (8 + 16) + 4 * 16 * (16 + 16)}[layers]
+    assert count_macs(net, torch.randn(1, 5, 8)) == 5 * steps
+
 
 DATA = world("vector", "none", domains=3, size=60, classes=3, seed=0)
 ROWS = [Part("a", np.arange(0, 30)), Part("b", np.arange(30, 40))]
@@ -60,13 +153,6 @@ def test_a_trained_memory_that_matters_has_a_large_share():
     assert 1 <= measured["statistics"]["effective_slots"] <= 16
     disabled, _ = trained(**memory, **{"neck.share": 0.0})
     assert disabled.engagement["memory"]["share"] == 0.0
-
-
-def test_a_memory_with_equal_values_has_no_share():
-    network = model(key_value(6, slots=5, share=1.0))
-    with torch.no_grad():
-        network.neck.fused.memory.values[0].fill_(0.5)
-    assert measure_engagement(network, EXAMPLES, ROWS, Classify())["memory"]["share"] == 0.0
 
 
 def test_a_queue_of_nearest_neighbours_has_a_large_share():
@@ -137,7 +223,7 @@ def test_only_validation_rows_of_trained_domains_are_read(plan, monkeypatch):
         return measure_engagement(*args)
 
     monkeypatch.setattr(Examples, "iter_batches", spied)
-    monkeypatch.setattr("holdfast.train.engagement.measure_engagement", measured)
+    monkeypatch.setattr("holdfast.train.measure.measure_engagement", measured)
     _, episode = trained(steps=2, plan=plan, neck="memory", **{"neck.slots": 4})
     last = episode.stages[-1]
     assert sorted(read) == sorted(2 * [row for part in last.valid for row in part.rows.tolist()])  # two passes

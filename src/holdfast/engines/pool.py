@@ -1,4 +1,4 @@
-"""Engine for this machine: one run after another in this process, or several at once in worker processes.
+"""Workers of the engine for this machine, which run several jobs at once.
 
 A worker that is killed, for lack of memory or by a fault of a library, is replaced; its run is repeated once, with
 nothing else running, and so is a run that lacks memory next to others or has an error of the GPU. No other run is
@@ -17,36 +17,29 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 import torch
 
 from holdfast import catalog
-from holdfast.core import parallel
-from holdfast.core.errors import BadInput
 from holdfast.core.forking import ForkedProcess, ForkServer, cores, environment, shared_server
 from holdfast.core.stopping import TIME
-from holdfast.engines.gpu import Capacity, gpu_variable, max_workers, mps_daemon, with_share
+from holdfast.engines.gpu import Capacity, gpu_variable, mps_daemon, with_share
 from holdfast.engines.work import (
     MAX_ATTEMPTS,
     Fill,
     InputCache,
-    InThisProcess,
+    Local,
     check_signal,
-    limited_threads,
     run_here,
     unimportable,
 )
 from holdfast.record import RunRecord
-from holdfast.spec import Spec
-from holdfast.train.jobs import Engine, Failed, Job, NextJob, Outcome, Outcomes, Stopped
 from holdfast.train.progress import ProgressListener
-from holdfast.train.resume import stop_at_signal
-from holdfast.train.run import is_small
+from holdfast.train.run import Failed, Job, NextJob, Outcome, Outcomes, Stopped
 from holdfast.train.workspace import Workspace
 
 STOP_SECONDS = 60.0  # time that a worker has to finish its step and save, after a signal
@@ -61,51 +54,7 @@ LOADED = (
 )  # packages of which workers need what this process has imported
 
 
-@dataclass(frozen=True)
-class Local(Engine):
-    """At most `jobs` runs at once; 0 means one per core, or the number of runs that fit the memory of the GPUs.
-
-    Workers start when at least two runs wait. With 0, runs on a CPU that are not small take turns and use all cores.
-    """
-
-    jobs: int = 1
-
-    def workers(self, device: torch.device) -> int:
-        """Return the largest number of runs at once."""
-        return self.jobs or max_workers(device)
-
-    def at_once(self, spec: Spec, workspace: Workspace) -> int:
-        """Return the number of runs of a spec at once: on a CPU, larger ones take turns unless `jobs` is set."""
-        takes_turns = not self.jobs and workspace.device.type == "cpu" and not is_small(spec, workspace)
-        return 1 if takes_turns else self.workers(workspace.device)
-
-    def run(self, next_job: NextJob, workspace: Workspace, *, watch: ProgressListener) -> Outcomes:
-        if self.workers(workspace.device) == 1 or parallel.active():
-            yield from InThisProcess().run(next_job, workspace, watch=watch)
-            return
-        with stop_at_signal(), limited_threads():
-            yield from _Pool(self, next_job, workspace, watch).run()
-
-
-def default_engine(specs: Sequence[Spec], *, steps: bool = False) -> Engine:
-    """Return the engine without any option: concurrent runs if other processes can import all methods.
-
-    With `steps`, a listener needs every step, which runs in other processes do not report.
-    """
-    alone = steps or parallel.world_size() > 1 or any(map(unimportable, specs))
-    return Local(1 if alone else 0)
-
-
-def parse_jobs(text: str) -> Local:
-    """Return the engine for the value of `--jobs`: a number or `auto`."""
-    if text == "auto":
-        return Local(0)
-    if not text.isdecimal() or not int(text):
-        raise BadInput(f"--jobs must be auto or a number of runs at once, at least 1; got '{text}'")
-    return Local(int(text))
-
-
-class _Pool:
+class Pool:
     """The workers of one call of the engine, which starts them as jobs arrive."""
 
     def __init__(self, engine: Local, next_job: NextJob, workspace: Workspace, watch: ProgressListener) -> None:
