@@ -135,9 +135,9 @@ METHODS: dict[str, MethodEntry] = {
         "soup:WiseFT", "any method, with weights interpolated between pretrained and trained (Wortsman et al., 2022)",
         acts_on="backbone"),
     "majority": _simple(
-        "linear:Majority", "most frequent class of the training examples", needs_class="it predicts one class"),
+        "linear:Constant", "most frequent class of the training examples", needs_class="it predicts one class"),
     "mean": _simple(
-        "linear:Mean", "mean target of the training examples, or the frequency of every label", tasks=NO_CLASS),
+        "linear:Constant", "mean target of the training examples, or the frequency of every label", tasks=NO_CLASS),
     "logistic": _simple(
         "linear:Logistic", "logistic regression on frozen features, or on TF-IDF, with a penalty chosen on domains",
         tasks=("classify", "ordinal", "multilabel")),
