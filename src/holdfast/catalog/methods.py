@@ -76,7 +76,7 @@ METHODS: dict[str, MethodEntry] = {
         tasks=ALL_TASKS),
     "fish": _gradients(
         "meta:Fish", "gradient agreement through one inner step per domain (Shi et al., 2021)", tasks=ALL_TASKS),
-    "fishr": _gradients("fishr:Fishr", "equal gradient variance in all domains (Rame et al., 2022)"),
+    "fishr": _gradients("penalties:Fishr", "equal gradient variance in all domains (Rame et al., 2022)"),
     "miro": _memories(
         "distil:MIRO", "features that remain informative about the pretrained ones (Cha et al., 2022)",
         acts_on="backbone"),
@@ -129,10 +129,12 @@ METHODS: dict[str, MethodEntry] = {
         "averaging:SWAD",
         "any method, with the average of the weights over a flat region of the loss (Cha et al., 2021)"),
     "soup(METHOD)": _averaging(
-        "soup:Soup", "any method, trained several times, with averaged weights if that helps (Wortsman et al., 2022)",
+        "averaging:Soup",
+        "any method, trained several times, with averaged weights if that helps (Wortsman et al., 2022)",
         acts_on="backbone"),
     "wise-ft(METHOD)": _averaging(
-        "soup:WiseFT", "any method, with weights interpolated between pretrained and trained (Wortsman et al., 2022)",
+        "averaging:WiseFT",
+        "any method, with weights interpolated between pretrained and trained (Wortsman et al., 2022)",
         acts_on="backbone"),
     "majority": _simple(
         "linear:Constant", "most frequent class of the training examples", needs_class="it predicts one class"),

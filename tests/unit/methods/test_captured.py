@@ -49,19 +49,19 @@ class CpuRecorder:
         capture = self.capture
         if self.fails:
             raise RuntimeError("operation not permitted when stream is capturing")
-        state, random, counts = capture._state(), torch.get_rng_state(), capture._counts()
+        before = capture.state()
         packed = function()
-        capture._write(state, {"cpu": random}, counts)
+        capture.restore(before)
 
         def replay() -> None:
             if self.frozen:
                 return
-            before = capture._counts()
+            counts = capture.state().counts
             with ExitStack() as stack:
                 for optimizer in capture.optimizers:
                     stack.enter_context(optimizer.capturing())
                 packed.copy_(function())
-            capture._set_counts(before)  # a graph changes nothing in Python
+            capture.set_counts(counts)  # a graph changes nothing in Python
 
         return Graph(inputs, packed, replay)
 

@@ -11,12 +11,7 @@ from holdfast.core.tape import record
 from holdfast.methods.distil import Distillation, divergence
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
-from tests.unit.methods.streams import (
-    batch_of,
-    begin,
-    build,
-    perceptron,
-)
+from tests.unit.methods.streams import batch_of, begin, build, perceptron
 
 
 def second_stage(dropout=0.0, **settings):

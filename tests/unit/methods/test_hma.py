@@ -249,11 +249,6 @@ def test_model_folders_have_queue_and_support_set(context, tmp_path):
         assert np.abs(shuffled - made.predict_proba(x)[order]).max() > 1e-6  # other examples in the batch
 
 
-def test_wrong_settings_are_errors():
-    with pytest.raises(BadInput, match=r"momentum.*1\.0"):
-        hma(momentum=1.0)
-
-
 def test_another_neck_is_an_error():
     model = Model(MLP(inputs=5), NoNeck(256), nn.Linear(256, CLASSES))
     with pytest.raises(BadInput, match="neck=heterogeneous"):

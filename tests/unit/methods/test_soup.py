@@ -7,8 +7,8 @@ import torch
 
 from holdfast.core.errors import BadInput
 from holdfast.data.synthetic import world
+from holdfast.methods.averaging import Soup
 from holdfast.methods.base import StageInfo
-from holdfast.methods.soup import Soup
 from holdfast.train.resolve import Request, resolve
 from holdfast.train.run import train, training_steps
 from holdfast.train.workspace import Workspace
