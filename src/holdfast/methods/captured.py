@@ -66,7 +66,7 @@ class StepCapture:
         self.counters += [(method, name) for name in numbers]
         # a graph keeps numbers from its capture, so rates that follow a schedule must be tensors
         for optimizer in self.optimizers:
-            optimizer.keep_rates_on_device()
+            optimizer.keep_rates(on_device=True)
 
     def __call__(self, batch: DomainBatch) -> Metrics:
         key = self._key(batch)
@@ -235,7 +235,7 @@ def use_capture(capture: StepCapture) -> Iterator[StepCapture]:
         method.taker = None
         capture.release()
         for optimizer in capture.optimizers:
-            optimizer.keep_rates_on_host()
+            optimizer.keep_rates(on_device=False)
 
 
 def release_captures(method: Method) -> None:

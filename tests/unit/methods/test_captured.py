@@ -91,7 +91,7 @@ def _train(method: Method, batches, recorder: CpuRecorder | None) -> list[dict[s
     torch.manual_seed(2)
     if recorder is None:
         for optimizer in method.optimizers():
-            optimizer.keep_rates_on_device()  # rounded to fp32, as captured updates read them
+            optimizer.keep_rates(on_device=True)  # rounded to fp32, as captured updates read them
         return [_floats(method.take_step(batch)) for batch in batches]
     capture = StepCapture(method.methods()[-1], recorder)
     recorder.capture = capture

@@ -8,7 +8,7 @@ import torch
 
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
-from holdfast.data.raw import Raw, Texts
+from holdfast.data.raw import Texts
 from holdfast.methods.averaging import MovingAverage
 from holdfast.methods.base import StageInfo
 from holdfast.methods.consolidation import EWC
@@ -19,11 +19,9 @@ from holdfast.methods.replay import Replay
 from holdfast.nn.heads import Linear
 from holdfast.nn.memory.neck import key_value
 from holdfast.nn.model import Model
-from holdfast.train.assemble import assemble
 from holdfast.train.resume import Saver
 from holdfast.train.run import train
 from holdfast.train.settings import make_spec
-from holdfast.train.stages import train_stages
 from holdfast.train.workspace import Workspace
 from tests.interrupted import Killed, killer
 from tests.unit.methods.streams import batch_of, build, linear, make_optimizer, perceptron, stream
@@ -156,79 +154,21 @@ def test_without_growth_it_is_fine_tuning_with_a_new_optimizer():
     assert not wrapped.method.optimizer.optimizer.state
 
 
-class Guarded(Raw):
-    """Texts that raise when rows of other than the allowed domains are read."""
-
-    kind = "text"
-
-    def __init__(self, dataset):
-        self.base, self.domain, self.open = dataset.raw, dataset.domain, set()
-
-    def __len__(self):
-        return len(self.base)
-
-    def take(self, rows, *, size=None):
-        touched = set(self.domain[rows].tolist())
-        if not touched <= self.open:
-            raise AssertionError(f"domains {touched - self.open} are touched")
-        return self.base.take(rows)
-
-    def digest(self, rows):
-        return self.base.digest(rows)
-
-
 @pytest.mark.parametrize("expand", ["M", "MV", "HV", "CV"])
-def test_a_stage_reads_only_its_domain(expand):
-    """Words, examples and batches of other domains are never read."""
-    from holdfast.data.batches import Examples
-    from holdfast.train.plan import Episode, Stage
-    from holdfast.train.select import last
-
-    dataset = texts()
-    spec, workspace = spec_for(dataset, **{"method.expand": expand}), Workspace(dataset)
-    (episode,) = workspace.episodes(spec)
-    own = [Stage(s.train, s.valid, tuple(p for p in s.test if p.domain == s.train[0].domain)) for s in episode.stages]
-    built = assemble(spec, episode, workspace)
-    guard = Guarded(dataset)
-
-    class OneByOne:
-        """Prepare the rows of a batch on demand."""
-
-        def __init__(self, backbone):
-            self.backbone = backbone
-
-        def __len__(self):
-            return len(guard)
-
-        def lengths(self):
-            return torch.ones(len(guard), dtype=torch.long)
-
-        def take(self, rows):
-            return self.backbone.prepare(guard.take(rows.numpy())).take(torch.arange(len(rows)))
-
-        def to(self, device):
-            return self
-
-    class Follows:
-        def words(self, parts):
-            guard.open = {dataset.domains.index(part.domain) for part in parts}
-            return built.encoder.words_in(guard.take(np.concatenate([part.rows for part in parts])))
-
-        def examples(self, method):
-            guard.open = {at}
-            return Examples(OneByOne(method.model.backbone), torch.from_numpy(dataset.y), dataset.domains)
-
-    short = replace(spec, steps=2, every=2, batch=4)
-    for at in range(3):
-        part = Episode("guarded", tuple(own[: at + 1]))
-        saved = None if at == 0 else {"run": {"done": [{}] * at}, "fit": None}
-        guard.open = set(range(at + 1))
-        _, done = train_stages(
-            part, built.make, built.examples, built.task, short, selection=last, following=Follows(), saved=saved
-        )
-        assert len(done) == at + 1
-    with pytest.raises(AssertionError, match="are touched"):
-        guard.take(np.array([0]))
+def test_a_stage_does_not_depend_on_later_domains(expand):
+    """Stages of a run with other words and labels in the last domain are equal up to that domain."""
+    plain = texts()
+    lines, later = list(plain.raw.take(np.arange(len(plain)))), plain.domain == 2
+    raw = Texts.of(
+        [f"other {i} {text}" if is_later else text for i, (text, is_later) in enumerate(zip(lines, later, strict=True))]
+    )
+    changed = replace(plain, raw=raw, y=np.where(later, 1 - plain.y, plain.y))
+    (one, _), (other, _) = (trained(data, **{"method.expand": expand}) for data in (plain, changed))
+    assert len(one.stages) == 3
+    for a, b in zip(one.stages[:2], other.stages[:2], strict=True):
+        assert a["history"] == b["history"]
+        assert all(a["test"][domain] == b["test"][domain] for domain in DOMAINS[:2])
+    assert one.stages[2]["history"] != other.stages[2]["history"]
 
 
 @pytest.mark.parametrize(
@@ -272,8 +212,6 @@ def test_weight_averages_do_not_support_growth():
 def test_the_default_neck_depends_on_the_encoder():
     dataset = texts()
     assert make_spec(dataset, encoder="bilstm", settings={"method": "progressive(erm)"}).neck == "memory"
-    assert (
-        make_spec(dataset, encoder="bilstm", settings={"method": "progressive(erm)", "method.expand": "F"}).neck
-        == "none"
-    )
+    fixed = {"method": "progressive(erm)", "method.expand": "F"}
+    assert make_spec(dataset, encoder="bilstm", settings=fixed).neck == "none"
     assert spec_for(dataset).neck == "none"

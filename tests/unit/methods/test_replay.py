@@ -101,14 +101,14 @@ def test_the_sample_does_not_depend_on_the_batch_size():
         for size in cuts:
             memory.fill([numbered(start, size)])
             start += size
-        found.append([int(y) for y in memory.y])
+        found.append([int(y) for _, y, _ in memory.examples])
     assert found[0] == found[1] == found[2]
 
 
 def test_texts_are_stored_without_padding():
     memory = Reservoir(6)
     memory.fill([texts([3, 1, 5]), texts([2]), texts([9, 4], domain=1)])
-    assert [x.ids.shape[1] for x in memory.x] == [3, 1, 5, 2, 9, 4]
+    assert [x.ids.shape[1] for x, _, _ in memory.examples] == [3, 1, 5, 2, 9, 4]
     drawn = memory.draw(6, "cpu")
     assert drawn.domains == (0, 1)
     assert drawn.sizes == (4, 2)
@@ -175,7 +175,7 @@ def test_number_of_replayed_examples():
 
 def test_the_buffer_has_only_earlier_domains():
     method, _ = stream(lambda: build(Replay, capacity=60), steps=4)
-    share = Counter(method.memory.domain)
+    share = Counter(domain for _, _, domain in method.memory.examples)
     assert set(share) == {0, 1, 2, 3}
     assert min(share.values()) >= 5
     fresh = build(Replay)

@@ -7,6 +7,7 @@ import pytest
 
 from holdfast import catalog
 from holdfast.core.settings import type_error
+from holdfast.search.space import draw
 
 BUILD_ARGUMENTS = {"model", "task", "optimizer", "method"}
 
@@ -25,10 +26,12 @@ def test_the_catalog_accepts_exactly_the_declared_settings(name):
 
 
 @pytest.mark.parametrize("name", catalog.METHODS)
-def test_defaults_have_the_declared_types(name):
+def test_defaults_and_drawn_values_have_the_declared_types(name):
     entry = catalog.METHODS[name]
     defaults = {field.name: field.default for field in fields(entry.load().Settings) if field.name not in entry.fixed}
-    assert type_error(entry.load(), {**defaults, **entry.preset}) == ""
+    assert set(entry.search_space()) <= set(defaults)
+    for values in ({**defaults, **entry.preset}, draw(entry.search_space(), 1)):
+        assert type_error(entry.load(), values) == ""
 
 
 def test_settings_with_a_search_space_or_a_help_text():
