@@ -72,16 +72,6 @@ def test_the_teacher_is_frozen_and_in_evaluation_mode():
     assert method.model.training
 
 
-def test_the_teacher_is_the_model_of_the_previous_stage():
-    method = second_stage()
-    for _ in range(3):
-        method.step(batch_of(1))
-    before = copy.deepcopy(method.model.state_dict())
-    begin(method, 2)
-    for name, value in method.teacher.state_dict().items():
-        assert torch.equal(value, before[name]), name
-
-
 def test_auxiliary_losses_of_the_teacher_are_ignored():
     class Noisy(NoNeck):
         def forward(self, z):

@@ -1,7 +1,5 @@
 """G-Mixup: estimated graphons, sampled graphs and the training step."""
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -10,13 +8,12 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
 from holdfast.methods.mixup import GMixup, Graphons, degree_rank, sample_graph
-from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.graph import GraphNetwork
 from holdfast.nn.backbones.small import Features
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
-from holdfast.tasks.classify import Classify
+from tests.unit.methods.streams import build
 
 
 def graph(v, edges, nodes=None) -> Graphs:
@@ -79,8 +76,9 @@ def method(graphs, **settings) -> tuple[GMixup, DomainBatch]:
     network = GraphNetwork.build(lambda: graphs, layers=2, hidden=8, dropout=0.0)
     model = Model(network, NoNeck(8), Linear(8, 2))
     x = network.prepare(graphs).take(torch.arange(len(graphs)))
-    made = GMixup(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=1e-3)), **settings)
-    return made, DomainBatch(x, torch.arange(len(graphs)) % 2, (0,), (len(graphs),))
+    return build(GMixup, model, {"lr": 1e-3}, **settings), DomainBatch(
+        x, torch.arange(len(graphs)) % 2, (0,), (len(graphs),)
+    )
 
 
 @pytest.mark.graph
@@ -120,6 +118,5 @@ def test_unsupported_graphs_and_encoders_are_errors():
         method([tagged, tagged])
     with pytest.raises(BadInput, match=r"`mix` .*\[0.5, 0.1\]"):
         method([PATH, CLIQUE], mix=(0.5, 0.1))
-    model = Model(Features(inputs=3), NoNeck(3), Linear(3, 2))
     with pytest.raises(BadInput, match=r"g-mixup.*--encoder"):
-        GMixup(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=1e-3)))
+        build(GMixup, Model(Features(inputs=3), NoNeck(3), Linear(3, 2)))
