@@ -63,7 +63,7 @@ METHODS: dict[str, MethodEntry] = {
         _PENALIZED, "IRM with an information bottleneck (Ahuja et al., 2021)", acts_on="features", equals="irm",
         off={"bottleneck": 0}, fixed={"penalty": "irm", **_LABELS},
         preset={"weight": 100.0, "bottleneck": 100.0, "anneal": 0.1},
-        space={"weight": log(0.1, 1e5), "bottleneck": log(0.1, 1e5), "anneal": even(0.0, 0.9)}),
+        space={**_WIDE, "bottleneck": log(0.1, 1e5)}),
     "dann": _alignment(
         "adversarial:DANN", "features from which a discriminator cannot predict the domain (Ganin et al., 2016)",
         acts_on="features", fixed={"conditional": False}, learned=("critic",)),

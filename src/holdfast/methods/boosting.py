@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 
 from holdfast.core.errors import BadInput, quiet_fit
 from holdfast.core.settings import checked_settings, choice, log, setting, whole
@@ -99,10 +98,9 @@ class Boosting(SolvedAtOnce):
     def _grow(self, x: np.ndarray, y: np.ndarray, classes: int) -> Fit:
         """Return trees in the order of the iterations, and the baseline per sum; without classes, y are numbers."""
         grow = _lightgbm if self.settings.engine == "lightgbm" else _sklearn
-        with threadpool_limits(torch.get_num_threads()):
-            least = FEWEST_L2 if classes > 2 else 0.0
-            options = replace(self.settings, min_leaf=self._min_leaf(len(y)), l2=max(self.settings.l2, least))
-            return grow(x, y, classes, options)
+        least = FEWEST_L2 if classes > 2 else 0.0
+        options = replace(self.settings, min_leaf=self._min_leaf(len(y)), l2=max(self.settings.l2, least))
+        return grow(x, y, classes, options)
 
     def write(self, solution: ForestFit) -> None:
         self.head.set(solution.forest)

@@ -65,7 +65,8 @@ class SolvedAtOnce(Method):
         """Set the head to the optimum for these examples and those of earlier stages; return its risk."""
         self.current = self._designs(batches)
         designs = [_unpack(stored) for stored in self.earlier] + self.current
-        solution = parallel.from_first(lambda: self.fit(designs))
+        with threadpool_limits(torch.get_num_threads()):
+            solution = parallel.from_first(lambda: self.fit(designs))
         self.write(solution)
         return {name: torch.tensor(value) for name, value in solution.metrics.items()}
 
@@ -100,15 +101,6 @@ class SolvedAtOnce(Method):
         return [Design.join(designs) for _, designs in sorted(groups.items())]
 
 
-@checked_settings
-class StrengthSettings:
-    """Settings of a penalised linear regression."""
-
-    C: float | None = setting(
-        None, above=0, search=log(1e-2, 1e3), help="inverse strength of the penalty; default: chosen"
-    )
-
-
 class LinearRegression(SolvedAtOnce):
     """Base of regressions on the features of a frozen encoder, with an L2 penalty chosen on domains.
 
@@ -117,7 +109,11 @@ class LinearRegression(SolvedAtOnce):
     such as TF-IDF, the regression is on the counts themselves, and its weights become columns of the encoder's table.
     """
 
-    Settings = StrengthSettings
+    @checked_settings
+    class Settings:
+        C: float | None = setting(
+            None, above=0, search=log(1e-2, 1e3), help="inverse strength of the penalty; default: chosen"
+        )
 
     def setup(self) -> None:
         super().setup()
@@ -158,10 +154,9 @@ class Logistic(LinearRegression):
 
     def fit(self, designs: Sequence[Design]) -> LinearFit:
         design = Design.join(designs)
-        with threadpool_limits(torch.get_num_threads()):
-            if self.task.predicts == "labels":
-                return fit_labels(design, designs, self.strengths)
-            return fit_linear(design, self.head.outputs, *choose_strength(designs, self.strengths))
+        if self.task.predicts == "labels":
+            return fit_labels(design, designs, self.strengths)
+        return fit_linear(design, self.head.outputs, *choose_strength(designs, self.strengths))
 
 
 class Ridge(LinearRegression):
@@ -169,8 +164,7 @@ class Ridge(LinearRegression):
 
     def fit(self, designs: Sequence[Design]) -> LinearFit:
         design = Design.join(designs)
-        with threadpool_limits(torch.get_num_threads()):
-            solution = ridge(design, *choose_ridge(designs, self.strengths))
+        solution = ridge(design, *choose_ridge(designs, self.strengths))
         if not (levels := quantile_levels(self.task)):
             return solution
         errors = design.y - (np.asarray(design.x @ solution.weight[0]) + solution.bias[0])

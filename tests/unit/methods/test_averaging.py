@@ -60,8 +60,8 @@ def segment(*indices):
 
 
 def test_start_of_the_valley():
-    assert valley_start([3, 2, 1], 3, 1.3) == (-1, 0.0)
-    start, threshold = valley_start([3, 1, 2, 2], 3, 1.3)
+    assert valley_start([3, 2, 1], 1.3) == (-1, 0.0)
+    start, threshold = valley_start([3, 1, 2, 2], 1.3)
     assert start == 1
     assert threshold == pytest.approx(1.3 * 5 / 3)
 
@@ -102,7 +102,7 @@ class TwoPhases(Counting):
             self.model.head.weight.fill_(0.0 if name == "first" else 100.0)
 
 
-@pytest.mark.parametrize("wrapper", [partial(SWAD, converge=3), partial(MovingAverage, start=0)])
+@pytest.mark.parametrize("wrapper", [SWAD, partial(MovingAverage, start=0)])
 def test_phases_are_averaged_separately(wrapper):
     method = wrapper(TwoPhases())
     method.begin_stage(StageInfo(0, ("a",)))

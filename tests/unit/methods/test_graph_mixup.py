@@ -7,6 +7,7 @@ from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
+from holdfast.methods import mixup
 from holdfast.methods.mixup import GMixup, Graphons, degree_rank, sample_graph
 from holdfast.nn.backbones.graph import GraphNetwork
 from holdfast.nn.backbones.small import Features
@@ -98,7 +99,9 @@ def test_a_step_trains_on_sampled_graphs(numbers, monkeypatch):
 
 @pytest.mark.graph
 def test_the_target_is_between_the_two_classes(monkeypatch):
-    rule, batch = method([PATH, CLIQUE] * 8, share=0.5, mix=(0.25, 0.25))
+    rule, batch = method([PATH, CLIQUE] * 8, share=0.5)
+    monkeypatch.setattr(mixup, "LEAST_SHARE", 0.25)
+    monkeypatch.setattr(mixup, "MOST_SHARE", 0.25)
     logits = torch.zeros(24, 2, requires_grad=True)
     monkeypatch.setattr(rule.model, "forward", lambda x: logits)
     losses = []
@@ -116,7 +119,5 @@ def test_unsupported_graphs_and_encoders_are_errors():
     tagged = graph(3, [(0, 1), (1, 2)], torch.tensor([[0], [1], [2]]))
     with pytest.raises(BadInput, match=r"g-mixup.*edge features"):
         method([tagged, tagged])
-    with pytest.raises(BadInput, match=r"`mix` .*\[0.5, 0.1\]"):
-        method([PATH, CLIQUE], mix=(0.5, 0.1))
     with pytest.raises(BadInput, match=r"g-mixup.*--encoder"):
         build(GMixup, Model(Features(inputs=3), NoNeck(3), Linear(3, 2)))

@@ -93,7 +93,7 @@ def test_miro_penalty_and_rate(precision):
     torch.manual_seed(0)
     batch, body = domains(), Autocast()
     model = Model(body, NoNeck(4), Linear(4, 3), precision=precision)
-    method = MIRO(model, task=Classify(), optimizer=SGD, weight=0.5, start=0.1)
+    method = MIRO(model, task=Classify(), optimizer=SGD, weight=0.5)
     rates = dict(zip(method.optimizer.rates, method.optimizer.optimizer.param_groups, strict=True))
     assert [id(p) for p in rates[10.0]["params"]] == [id(method.spread)]
     with torch.no_grad():

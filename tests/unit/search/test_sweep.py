@@ -86,25 +86,6 @@ def test_fixed_settings_are_not_searched(data, tmp_path):
     assert watch.trained == 6  # five equal trials run once
 
 
-def test_leave_one_domain_out_leaves_out_pairs_and_ignores_the_target(data, tmp_path):
-    done = sweep(data, methods=["erm"], trials=2, out=tmp_path, select="leave-one-domain-out", **QUICK)
-    records = list(load(tmp_path))
-    pairs = [r for r in records if r.spec["plan"] == "cross-dataset"]
-    assert len(pairs) == 2 * 2 * 3  # trials, seeds, pairs of three domains
-    assert len(records) - len(pairs) == 2 * 2 * 3
-    for choice in done.chosen:
-        target = choice.episode.removeprefix("to-")
-        seen = []
-        for r in pairs:
-            (held,) = set(r.stages[0]["test"]) - {target} if target in r.stages[0]["test"] else {None}
-            if held and trial(r.spec) == choice.trial and r.spec["seed"] == choice.seed:
-                assert set(r.stages[0]["train"]).isdisjoint({target, held})
-                seen.append(r.stages[0]["test"][held]["accuracy"])
-        assert len(seen) == 2
-        assert choice.score == pytest.approx(sum(seen) / 2)
-    assert {r.spec["select"] for r in done.summary.records} == {"leave-one-domain-out"}
-
-
 def test_leave_one_domain_out_needs_three_domains_and_its_plan(data, tmp_path):
     with pytest.raises(BadInput, match="at least 3 domains"):
         sweep(world(domains=2, size=20), methods=["erm"], out=tmp_path, select="leave-one-domain-out", **QUICK)
@@ -178,24 +159,30 @@ def test_tables_of_other_tasks_are_searched(tmp_path, task, metric):
     assert all(metric in str(record.stages) for record in records)
 
 
-@pytest.mark.parametrize("small", [False, True])
-def test_groups_of_domains_are_left_out_in_pairs(tmp_path, small):
-    data = world("vector", "rotation", domains=12, size=12)
-    data = data.subset(np.flatnonzero((data.domain != 3) | (np.arange(len(data)) % 12 < 4))) if small else data
-    options = {**QUICK, "seeds": 1, "settings": {"plan.folds": 3}}
-    done = sweep(data, methods=["erm"], trials=2, out=tmp_path, select="leave-one-domain-out", budget="none", **options)
+@pytest.mark.parametrize("case", ["domains", "groups", "small groups"])
+def test_leave_one_domain_out_leaves_out_pairs_and_ignores_the_target(data, tmp_path, case):
+    settings, plan, folds_per_run = {}, "leave-one-out", 3  # pairs of three domains or groups
+    if case != "domains":
+        data, settings, plan = world("vector", "rotation", domains=12, size=12), {"plan.folds": 3}, "leave-groups-out"
+    if small := case == "small groups":  # scored together, so that each group has a run of its own
+        data = data.subset(np.flatnonzero((data.domain != 3) | (np.arange(len(data)) % 12 < 4)))
+        folds_per_run = 6
+    options = {**QUICK, "settings": settings, "select": "leave-one-domain-out", "budget": "none"}
+    done = sweep(data, methods=["erm"], trials=2, out=tmp_path, **options)
     records = list(load(tmp_path))
     folds = [r for r in records if r.spec["plan"] == "cross-dataset"]
-    assert {r.spec["plan"] for r in records} == {"cross-dataset", "leave-groups-out"}
-    assert len(folds) == 2 * (6 if small else 3)  # trials, ordered or unordered pairs
-    assert len(done.chosen) == 3
+    assert {r.spec["plan"] for r in records} == {"cross-dataset", plan}
+    assert len(folds) == 2 * 2 * folds_per_run  # trials, seeds
+    assert len(done.chosen) == 2 * 3
     for choice in done.chosen:
         sources = set(choice.run.stages[0]["train"])
-        own = [r for r in folds if trial(r.spec) == choice.trial and set(r.stages[0]["train"]) < sources]
+        own = [r for r in folds if trial(r.spec) == choice.trial and r.spec["seed"] == choice.seed]
+        own = [r for r in own if set(r.stages[0]["train"]) < sources]
         own = [r for r in own if not small or set(r.spec["plan_args"]["targets"]) <= sources]
         tested = {d: s["accuracy"] for r in own for d, s in r.stages[0]["test"].items() if small or d in sources}
         assert set(tested) == sources
         assert choice.score == pytest.approx(sum(tested.values()) / len(tested))
+    assert {r.spec["select"] for r in done.summary.records} == {"leave-one-domain-out"}
 
 
 def test_small_domains_that_are_scored_together_count_for_the_choice(tmp_path):
