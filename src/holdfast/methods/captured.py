@@ -40,7 +40,7 @@ class _CapturedStep:
 
 
 class _State(NamedTuple):
-    """What a step changes: tensors, the parameters first, random numbers and counters."""
+    """Everything that a step changes: tensors, the parameters first, random numbers and counters."""
 
     addresses: list[int]
     values: list[Tensor]

@@ -56,10 +56,10 @@ class Design:
     def join(designs: Sequence[Design]) -> Design:
         if len(designs) == 1:
             return designs[0]
-        parts, y = [design.x for design in designs], np.concatenate([design.y for design in designs])
-        if sparse.issparse(parts[0]):
-            return Design(sparse.csr_matrix(sparse.vstack(parts, format="csr")), y)
-        return Design(np.concatenate(parts), y)
+        features, y = [design.x for design in designs], np.concatenate([design.y for design in designs])
+        if sparse.issparse(features[0]):
+            return Design(sparse.csr_matrix(sparse.vstack(features, format="csr")), y)
+        return Design(np.concatenate(features), y)
 
 
 @dataclass(frozen=True)
