@@ -150,16 +150,6 @@ def test_members_that_improve_the_validation_score_are_averaged():
     assert soup((4, 0.5), (8, 0.6), (9, 0.7)) == (7, 3)
 
 
-def test_every_member_starts_from_the_same_weights():
-    method = Soup(Counting(), members=2)
-    for name in method.phases:
-        method.begin_phase(name)
-        assert float(method.model.head.weight.detach()) == 0
-        method.step(None)
-        method.on_valid(1, {"a": 1.0}, {"a": 0.0})
-        method.end_phase(name, [])
-
-
 def run(method, **settings):
     """Return the record and the deployed network of one run."""
     workspace = Workspace(DATA, cache=None)
@@ -192,14 +182,6 @@ def test_share_is_the_first_with_the_best_validation_score():
     assert [entry["share"] for entry in tried] == [round(1 - i / 10, 1) for i in range(11)]
     means = [sum(entry["valid"].values()) / len(entry["valid"]) for entry in tried]
     assert assembly.method.share == tried[means.index(max(means))]["share"]
-
-
-def test_soup_is_never_worse_than_its_first_member_on_validation_rows():
-    (plain, _, _), (record, _, _) = run("erm"), run("soup(erm)")
-    metric = record.spec["metric"]
-    single, mixed = (sum(s[metric] for s in r.stages[0]["valid"].values()) for r in (plain, record))
-    assert mixed >= single
-    assert record.stages[0]["history"][-1]["members"] >= 1
 
 
 def test_steps_count_all_trainings_and_unsuitable_methods_raise():

@@ -46,16 +46,6 @@ def squared(error, x):
     return np.concatenate([weight.ravel(), (error**2).mean(0)])
 
 
-def test_the_penalty_is_zero_at_the_anchor():
-    method = build(EWC, linear())
-    begin(method, 0)
-    assert method.penalty().item() == 0.0
-    method.end_stage([batch_of(0)])
-    begin(method, 1)
-    assert method.penalty().item() == 0.0
-    assert float(method.anchors[0].fisher.sum()) > 0
-
-
 def test_the_penalty_and_its_gradient_are_the_closed_form():
     method = learned(stages=2, weight=3.0)
     theta = torch.cat([p.detach().flatten() for p in method.optimizer.parameters])

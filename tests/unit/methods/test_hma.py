@@ -129,17 +129,6 @@ def test_batch_statistics_of_the_momentum_encoder_are_those_of_the_encoder():
     assert not method.follower.training
 
 
-def test_the_momentum_encoder_is_not_trained_or_deployed():
-    method = hma()
-    inside = {id(p) for p in method.follower.parameters()}
-    assert inside
-    assert not inside & {id(p) for p in method.optimizer.parameters}
-    assert not inside & {id(p) for p in method.deployed.parameters()}
-    assert not any(p.requires_grad for p in method.follower.parameters())
-    method.step(batch())
-    assert all(p.grad is None for p in method.follower.parameters())
-
-
 def frozen_mlp():
     body = MLP(inputs=5, hidden=(8,), dropout=0.3)
     tune(body, "frozen")
