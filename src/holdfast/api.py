@@ -19,7 +19,7 @@ from holdfast.core.forking import import_aside
 from holdfast.core.stopping import Deadline, format_seconds
 from holdfast.data.readers.in_memory import Source
 from holdfast.data.sampling import sample_sizes
-from holdfast.defaults import first_sample, learns
+from holdfast.defaults import FEWEST_PER_DOMAIN, first_sample, learns
 from holdfast.engines.local import default_engine
 from holdfast.engines.work import work
 from holdfast.final_model import fit_with_rates
@@ -33,6 +33,7 @@ from holdfast.train.analyses import analysis_notes, choose_analyses, data_notes
 from holdfast.train.board import Board, RateChoice, final_rates, rate_notes
 from holdfast.train.comparison import Comparison as Comparison
 from holdfast.train.comparison import failure_notes, limit_sentence, reserve, sample_note, schedule_of, time_limit
+from holdfast.train.facts import tokens_to_encode
 from holdfast.train.jobs import Engine
 from holdfast.train.progress import ProgressListener
 from holdfast.train.resolve import EXPERIMENT, Request, method_names, resolve, seed_list
@@ -315,9 +316,11 @@ def _sample_sizes(specs: Sequence[Spec], workspace: Workspace, deadline: Deadlin
     entry, kind = catalog.lookup("encoders", spec.encoder), workspace.dataset.raw.kind
     first = first_sample(
         kind, tuned=learns(entry, spec.tune), pretrained=entry.pretrained, device=workspace.device.type,
-        tokens=spec.encoder_args.get("length") or 0,
+        tokens=tokens_to_encode(workspace.dataset, spec),
         spent=0.0 if math.isinf(deadline.seconds) else 1 - deadline.left() / deadline.seconds,
     )  # fmt: skip
+    while first < FEWEST_PER_DOMAIN * len(workspace.dataset.domains):
+        first *= 2
     return sample_sizes(total, first)
 
 

@@ -18,7 +18,9 @@ LIMIT = 300.0  # seconds of a comparison, a search or a training, unless --budge
 # rows of the first sample of large data, on which plain training takes seconds: by what a run computes
 ENCODED_ROWS = {"cpu": 500, "cuda": 2000}  # texts and images whose features a frozen encoder computes first
 LONG = 128  # tokens up to which two cores encode 40 to 150 texts per second; of longer texts the sample is smaller
-FEWEST_ENCODED = 125  # of the longest texts
+FEWEST_ENCODED = 125  # of texts with at most VERY_LONG tokens
+FEWEST_VERY_LONG, VERY_LONG = 32, 512  # of texts that are read in windows, or by an encoder of long texts
+FEWEST_PER_DOMAIN = 6  # rows, to have some for training, validation and test
 LIGHT_ROWS = 8000  # tables, vectors and graphs, and features that are cheap
 TUNED_ROWS = {"cpu": 2000, "cuda": 4000}  # texts and images whose encoder learns
 TUNED_IMAGES = 2000  # images whose encoder learns, of which a step on 96 takes up to 40 ms on a GPU
@@ -164,7 +166,7 @@ def first_sample(kind: str, *, tuned: bool, pretrained: bool, device: str, token
     limit that imports and reading took, which is large if other processes use the machine.
     """
     rows = _first_sample(kind, tuned=tuned, pretrained=pretrained, device=device, tokens=tokens)
-    return max(min(rows, FEWEST_ENCODED), rows >> sum(spent >= share for share in LATE))
+    return max(min(rows, _fewest(tokens)), rows >> sum(spent >= share for share in LATE))
 
 
 def fewest_of_sample(takes: str, device: str) -> int:
@@ -182,7 +184,11 @@ def _first_sample(kind: str, *, tuned: bool, pretrained: bool, device: str, toke
     if not pretrained:
         return LIGHT_ROWS
     halvings = math.ceil(math.log2(tokens / LONG)) if kind == "text" and tokens > LONG and device == "cpu" else 0
-    return max(FEWEST_ENCODED, ENCODED_ROWS[device] >> halvings)
+    return max(_fewest(tokens), ENCODED_ROWS[device] >> halvings)
+
+
+def _fewest(tokens: int) -> int:
+    return FEWEST_VERY_LONG if tokens > VERY_LONG else FEWEST_ENCODED
 
 
 def learns(entry: Encoder, tune: str) -> bool:

@@ -145,6 +145,8 @@ def test_unsupported_parts_raise(worlds, folder, task):
         settings = {"task": task, **given.pop("settings", {})}
         with pytest.raises(BadInput, match=columns):
             make_spec(dataset, **{"encoder": hf, **given}, settings=settings)
-    spec = make_spec(dataset, encoder=hf, settings={"task": task})
+    spec = make_spec(dataset, encoder=hf, settings={"task": task}, device=torch.device("cuda"))
     assert spec.tune == "full"
+    on_cpu = make_spec(dataset, encoder=hf, settings={"task": task}, device=torch.device("cpu"))
+    assert on_cpu.tune == ("full" if task == "masked" else "frozen")
     assert (spec.lr, spec.schedule, spec.average) == (1e-4, "linear", "moving")

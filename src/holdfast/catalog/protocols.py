@@ -42,10 +42,10 @@ TASKS = {
         "holdfast.tasks.ordinal:Ordinal", "one of several ordered levels per example",
         card="A classifier of {count} ordered levels ({labels})", hub={"text": "text-classification"}),
     "tag": TaskEntry(
-        "holdfast.tasks.tag:Tag", "one tag per word, scored by entities", defaults={"tune": "full"},
+        "holdfast.tasks.tag:Tag", "one tag per word, scored by entities",
         card="A sequence tagger ({labels})", hub={"text": "token-classification"}),
     "span": TaskEntry(
-        "holdfast.tasks.span:Span", "the answer to a question, as a span of a text", defaults={"tune": "full"},
+        "holdfast.tasks.span:Span", "the answer to a question, as a span of a text", defaults={"batch": 8},
         card="An extractive question-answering model", hub={"text": "question-answering"}),
     "masked": TaskEntry(
         "holdfast.tasks.masked:Masked", "masked words of a text, as in pretraining",

@@ -108,6 +108,30 @@ class TokenStore(Store):
         return type(self)(self.ids, pad=self.pad, types=self.types, at=self.at, multiple=multiple)
 
 
+class StateStore(Store):
+    """States of a frozen encoder at the positions of each text, stored end to end in fp16, padded with 0 per batch."""
+
+    def __init__(self, states: Tensor, sizes: Tensor) -> None:
+        assert int(sizes.sum()) == len(states)
+        self.states, self.sizes = states, sizes  # (all positions, d), (n,) positions per text
+        self.starts = sizes.cumsum(0) - sizes
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def lengths(self) -> Tensor:
+        return self.sizes
+
+    def take(self, rows: Tensor) -> Tensor:
+        """Return (b, k, d) the states of the rows as fp32, padded to the longest of them."""
+        rows = rows.cpu()
+        starts, sizes = self.starts[rows], self.sizes[rows]
+        batch = torch.zeros(len(rows), int(sizes.max()), self.states.shape[1])
+        at = inputs.spans(torch.arange(len(rows)) * batch.shape[1], sizes)
+        batch.flatten(0, 1)[at] = self.states[inputs.spans(starts, sizes)].float()
+        return batch
+
+
 class GraphStore(Store):
     """All graphs as one disconnected graph, from which batches are gathered on its device.
 

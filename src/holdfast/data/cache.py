@@ -17,6 +17,7 @@ from holdfast.core import parallel
 from holdfast.core.checkpoint import load_tree, save_tree
 from holdfast.core.errors import BadInput, warn
 from holdfast.core.files import write_atomic, write_text
+from holdfast.core.inputs import spans
 from holdfast.data.decode import decode_image
 from holdfast.data.raw import Raw
 
@@ -25,23 +26,29 @@ BLOCK = 1 << 22  # bytes read at once
 
 
 def cached_features(
-    raw: Raw, groups: Sequence[np.ndarray], compute: Callable[[np.ndarray], Tensor], *, key: str, folder: Path
-) -> Tensor:
-    """Return features of all rows, (n, d); each group of rows (a domain) is cached in a separate file."""
+    raw: Raw, groups: Sequence[np.ndarray], compute: Callable[[np.ndarray], Tensor], *, key: str, folder: Path,
+    sizes: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Return features of all rows, (n, d); each group of rows (a domain) is cached in a separate file.
+
+    If the i-th row has `sizes[i]` features, such as states of tokens, they are returned end to end.
+    """
     pieces: list[Tensor] = []
+    sizes = torch.ones(len(raw), dtype=torch.long) if sizes is None else sizes
     for rows in groups:
         path = _feature_path(raw, rows, key, folder)
         features = read_cached(path).get("features")
-        features = None if features is None or len(features) != len(rows) else features
+        features = None if features is None or len(features) != int(sizes[rows].sum()) else features
         if parallel.all_max(int(features is None))[0]:  # missing in one process: all of them share the computation
             missing, features = features is None, compute(rows)
             if missing and parallel.is_first():
                 write_cached(path, {"features": features}, lost="computes the features")
         assert features is not None
         pieces.append(features)
-    order = np.concatenate(list(groups))
+    order = torch.from_numpy(np.concatenate(list(groups)))
     assert len(order) == len(raw), "groups must cover all rows once"
-    return torch.cat(pieces)[torch.from_numpy(np.argsort(order))]
+    stored = sizes[order].cumsum(0) - sizes[order]  # (n,) where each row of the pieces begins
+    return torch.cat(pieces)[spans(stored[order.argsort()], sizes)]
 
 
 def uncached_rows(raw: Raw, groups: Sequence[np.ndarray], *, key: str, folder: Path) -> int:

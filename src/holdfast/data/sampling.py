@@ -19,7 +19,11 @@ def nested_order(dataset: Dataset, *, seed: int = 0) -> np.ndarray:
     shuffled = rng.permutation(n)
     share = _share_in_stratum(_strata(dataset)[shuffled], rng)  # (n,) the sample that first contains a row
     first = _rank(dataset.domain[shuffled], share) < LEAST
-    return shuffled[np.lexsort((share, ~first))]
+    # domains and their splits take turns, so that the smallest samples have rows of each
+    splits = dataset.split_codes + 1
+    parts = dataset.domain * (splits.max(initial=0) + 1) + splits
+    turn = np.where(first, _rank(parts[shuffled], np.where(first, share, 2.0)), 0)
+    return shuffled[np.lexsort((share, turn, ~first))]
 
 
 def sample_sizes(total: int, first: int) -> tuple[int, ...]:

@@ -106,13 +106,15 @@ def assemble(spec: Spec, episode: Episode, workspace: Workspace, *, trained: Mod
     """
     dataset, rows = workspace.dataset, rows_of(episode.stages[0].train)
     encoder, task, cached = _encoder_and_task(spec, rows, workspace, trained)
-    if cached:
+    if isinstance(task, Structured):
+        states = workspace.frozen_states(spec, task, encoder) if encodes(spec) and workspace.cache is not None else None
+        cached = states is not None
+        examples, task = states or workspace.structured_examples(spec, task, encoder)
+    elif cached:
         with seeded(spec.seed):  # errors of neck and head come before the examples are encoded
             Model(Features(inputs=encoder.width), *_neck_and_head(spec, dataset, encoder, task, trained))
         features = workspace.frozen_features(encoder) if encodes(spec) else torch.zeros(1, encoder.width)
         examples = workspace.examples(TensorStore(features.expand(len(dataset), -1)), task)
-    elif isinstance(task, Structured):
-        examples, task = workspace.structured_examples(spec, task, encoder)
     else:
         examples = workspace.examples(workspace.store(encoder), task)
     make = partial(_method, spec, dataset, rows, encoder, task, trained=trained, cached=cached, device=workspace.device)

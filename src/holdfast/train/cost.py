@@ -15,6 +15,7 @@ from holdfast.data.batches import IMAGES_PER_BATCH
 from holdfast.nn.macs import try_count_macs
 from holdfast.nn.model import Model
 from holdfast.spec import Spec
+from holdfast.tasks.base import Structured
 from holdfast.train.assemble import Assembly
 from holdfast.train.plan import Episode
 from holdfast.train.resume import Saver
@@ -37,18 +38,20 @@ def cost_of(spec: Spec, episode: Episode, workspace: Workspace, assembly: Assemb
     }
     key = repr([getattr(spec, name) for name in NETWORK])
     if key not in workspace.macs:
-        workspace.macs[key] = _macs(network, assembly, workspace)
+        workspace.macs[key] = _macs(network, assembly, spec, workspace)
     macs = workspace.macs[key]
     return cost if macs is None else {**cost, "macs": macs}
 
 
-def _macs(network: Model, assembly: Assembly, workspace: Workspace) -> int | None:
+def _macs(network: Model, assembly: Assembly, spec: Spec, workspace: Workspace) -> int | None:
     """Count the multiply-adds for the first example of the data set, from raw inputs to outputs."""
     first = torch.zeros(1, dtype=torch.long)
     if type(assembly.deployed.backbone) is type(assembly.encoder):
         # in copies, where another size of a batch takes seconds
         x = assembly.examples.inputs(first.repeat(IMAGES_PER_BATCH) if assembly.examples.fills_batches else first)
-    else:  # the examples are features of a frozen encoder
+    elif isinstance(task := assembly.task, Structured):  # the examples are states of a frozen encoder, or its features
+        x = workspace.structured_examples(spec, task, assembly.encoder)[0].inputs(first)
+    else:
         raw = workspace.dataset.raw.take(first.numpy(), size=assembly.encoder.size)
         x = inputs.to(assembly.encoder.prepare(raw).take(first), workspace.device)
     return try_count_macs(network.to(workspace.device), x)

@@ -21,7 +21,8 @@ from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
 from holdfast.nn.engagement import Mechanism, mechanisms
 from holdfast.nn.model import Model
-from holdfast.tasks.base import Task
+from holdfast.spec import Spec
+from holdfast.tasks.base import Structured, Task
 from holdfast.train.assemble import Assembly
 from holdfast.train.plan import Episode
 from holdfast.train.workspace import Workspace
@@ -71,12 +72,15 @@ def measure_engagement(model: Model, examples: Examples, domains: Sequence[Part]
     }
 
 
-def engagement_of(assembly: Assembly, episode: Episode, workspace: Workspace) -> dict[str, Any]:
+def engagement_of(assembly: Assembly, episode: Episode, spec: Spec, workspace: Workspace) -> dict[str, Any]:
     """Measure the mechanisms of a trained run; those inside a frozen encoder need the raw inputs again."""
     model, examples = assembly.deployed, assembly.examples
     if model is not (complete := assembly.deploy()) and mechanisms(assembly.encoder):
         model = complete.to(workspace.device)
-        examples = workspace.examples(workspace.store(assembly.encoder), assembly.task)
+        if isinstance(task := assembly.task, Structured):
+            examples, _ = workspace.structured_examples(spec, task, assembly.encoder)
+        else:
+            examples = workspace.examples(workspace.store(assembly.encoder), task)
     return measure_engagement(model, examples, validation_parts(episode), assembly.task)
 
 

@@ -12,12 +12,15 @@ from holdfast.catalog.entry import EXAMPLE_TASKS, EncoderEntry
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.forking import import_early
+from holdfast.core.inputs import Question
 from holdfast.data.dataset import Dataset
 from holdfast.data.decode import open_image
 from holdfast.data.splits import TEST
 from holdfast.defaults import LENGTH, SIDE
+from holdfast.spec import Spec
 
 SAMPLE = 100  # texts per domain whose tokens are counted
+CHARACTERS_PER_TOKEN, OVERLAP = 4, 1.5  # of English texts; tokens of windows per token of a text
 FILES = 40  # images whose sides are read
 
 
@@ -67,6 +70,15 @@ class DataFacts:
         if files is None:
             return max(self.dataset.raw.take(rows[:1]).shape[-2:])
         return float(np.median([_longer_side(files[row]) for row in rows]))
+
+
+def tokens_to_encode(dataset: Dataset, spec: Spec) -> int:
+    """Return the tokens of a text that an encoder reads: at most its length, of questions all windows of the text."""
+    examples = dataset.raw.take(counted_rows(dataset)) if spec.task not in EXAMPLE_TASKS else ()
+    characters = [len(each.context) for each in examples if isinstance(each, Question)]
+    if characters:
+        return round(np.mean(characters) / CHARACTERS_PER_TOKEN * OVERLAP)
+    return spec.encoder_args.get(LENGTH) or 0
 
 
 def size_settings(encoder: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -185,7 +185,7 @@ def train(
     assembly = assembly.trained(method)
     cost = cost_of(spec, episode, workspace, assembly, saver)
     with _kernels():
-        engagement = engagement_of(assembly, episode, workspace)
+        engagement = engagement_of(assembly, episode, spec, workspace)
     names = analyse if parallel.is_first() else ()
     analysis = analyse_run(names, assembly, episode, spec, workspace.dataset)
     where = (dict(code_version()), machine(workspace.device))

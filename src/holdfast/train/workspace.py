@@ -23,8 +23,9 @@ from holdfast.core import parallel
 from holdfast.core.checkpoint import state_digest
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.files import cache_folder
+from holdfast.core.inputs import spans
 from holdfast.core.stopping import Deadline, stop_if_requested
-from holdfast.core.store import Store
+from holdfast.core.store import StateStore, Store, TokenStore
 from holdfast.data.batches import Examples, prepare
 from holdfast.data.cache import cached_features, uncached_rows
 from holdfast.data.dataset import Dataset
@@ -36,8 +37,10 @@ from holdfast.data.unlabelled import unlabelled_parts
 from holdfast.defaults import FEW_DOMAINS, FEWEST_ENCODED
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation
 from holdfast.spec import Spec
-from holdfast.tasks.base import Prepared, Structured, Task
+from holdfast.tasks.base import Augmenting, Prepared, Structured, Task
 from holdfast.train.plan import Episode, NoKnownClass, pool_tests, score_known_classes
+
+STATE_BYTES = 6 << 30  # of states of tokens in memory; above, they are computed in every step
 
 OnEncoding = Callable[[int, int], None]  # (encoded examples, all examples)
 
@@ -61,6 +64,7 @@ class Workspace:
     stores: dict[str, Store] = field(default_factory=dict)
     newest: str = ""  # key of the store whose preparation was learned last
     features: dict[Backbone, Tensor] = field(default_factory=dict)
+    states: dict[str, Tensor] = field(default_factory=dict)  # of tokens, end to end
     encoding_seconds: dict[int, float] = field(default_factory=dict)  # by number of rows, of those not in the cache
     encoders: dict[str, Backbone] = field(default_factory=dict)
     structured: dict[tuple[str, str], Prepared] = field(default_factory=dict)
@@ -81,7 +85,7 @@ class Workspace:
             shared = {"encoders": self.encoders, "macs": self.macs, "weight_limits": self.weight_limits}
             self.samples[rows] = replace(
                 self, dataset=self.dataset.subset(chosen), complete=self, samples={}, order=None, stores={}, newest="",
-                features={}, structured={}, plans={}, **shared,
+                features={}, states={}, structured={}, plans={}, **shared,
             )  # fmt: skip
         return self.samples[rows]
 
@@ -184,7 +188,7 @@ class Workspace:
 
     def structured_examples(self, spec: Spec, task: Structured, encoder: Backbone) -> tuple[Examples, Task]:
         """Return the examples with the positions that the task predicts, and the task prepared for them."""
-        key = (f"{spec.task}/{sorted(spec.task_args.items())}", encoder.preparation_key())
+        key = (_task_key(spec), encoder.preparation_key())
         if key not in self.structured:
             self.structured[key] = task.prepare(encoder, self.dataset.raw, self.dataset.classes)
         prepared = self.structured[key]
@@ -217,7 +221,57 @@ class Workspace:
         if features is not None:
             self.features = {encoder: features}
             return features
-        key, groups = _feature_key(encoder), self._feature_groups()
+
+        def compute(rows: np.ndarray, tick: Callable[[int], None]) -> Tensor:
+            encoder.to(self.device).eval()
+            if encoder.takes == "image" and platform.machine() == "x86_64":  # on which these convolutions are faster
+                encoder.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+            return self.examples(self.store(encoder)).map(encoder, rows, tick=tick, shared=True)
+
+        features = self._cached(compute, key=_feature_key(encoder))
+        self.features = {encoder: features}  # only the newest: a comparison has one encoder
+        return features
+
+    def frozen_states(self, spec: Spec, task: Structured, encoder: Backbone) -> tuple[Examples, Task] | None:
+        """Return the examples as states of the frozen encoder at the positions that the task predicts, and the task.
+
+        None if the states would need too much memory, or are not at positions that stay the same.
+        """
+        examples, prepared = self.structured_examples(spec, task, encoder)
+        if not isinstance(examples.store, TokenStore) or (at := examples.store.at) is None:
+            return None
+        if isinstance(prepared, Augmenting) or len(at.values) * encoder.width * 2 > STATE_BYTES:
+            return None
+        positions = at.starts.diff()  # per input
+        firsts = torch.arange(len(self.dataset) + 1) if examples.starts is None else examples.starts
+
+        def compute(rows: np.ndarray, tick: Callable[[int], None]) -> Tensor:
+            encoder.to(self.device).eval()
+            own = torch.from_numpy(rows)
+            of_rows = spans(firsts[own], firsts[own + 1] - firsts[own])  # the inputs of these rows
+            starts = positions[of_rows].cumsum(0) - positions[of_rows]
+            states = torch.empty(int(positions[of_rows].sum()), encoder.width, dtype=torch.float16)
+            with torch.no_grad():
+                for some, x, _ in examples.iter_batches(of_rows.numpy()):
+                    sizes = positions[of_rows[some]]
+                    values = encoder(x).half().cpu()[at.mask(of_rows[some])]
+                    states[spans(starts[some], sizes)] = values
+                    tick(len(some) * len(rows) // len(of_rows))
+            return states
+
+        key = hashlib.sha256(f"{_feature_key(encoder)}/{_task_key(spec)}".encode()).hexdigest()
+        if key not in self.states:
+            bounds = torch.cat([torch.zeros(1, dtype=torch.long), positions.cumsum(0)])[firsts]
+            self.states = {key: self._cached(compute, key=key, sizes=bounds.diff())}
+        store = StateStore(self.states[key], positions)
+        return Examples(store, examples.y, self.dataset.domains, device=self.device, starts=examples.starts), prepared
+
+    def _cached(
+        self, compute: Callable[[np.ndarray, Callable[[int], None]], Tensor], *, key: str, sizes: Tensor | None = None
+    ) -> Tensor:
+        """Return features of all rows from the cache, or compute them and report how many rows are encoded."""
+        assert self.cache is not None
+        groups = self._feature_groups()
         encoded = len(self.dataset) - uncached_rows(self.dataset.raw, groups, key=key, folder=self.cache)
 
         def count(rows: int) -> None:
@@ -227,17 +281,11 @@ class Workspace:
             if (shown := (self.complete or self).on_encoding) is not None:
                 shown(encoded, len(self.dataset))
 
-        def compute(rows: np.ndarray) -> Tensor:
-            encoder.to(self.device).eval()
-            if encoder.takes == "image" and platform.machine() == "x86_64":  # on which these convolutions are faster
-                encoder.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-            return self.examples(self.store(encoder)).map(encoder, rows, tick=count, shared=True)
-
         began, missing = time.monotonic(), encoded < len(self.dataset)
-        features = cached_features(self.dataset.raw, groups, compute, key=key, folder=self.cache)
+        raw, folder = self.dataset.raw, self.cache
+        features = cached_features(raw, groups, lambda rows: compute(rows, count), key=key, folder=folder, sizes=sizes)
         if missing:
             self.encoding_seconds[len(self.dataset)] = time.monotonic() - began
-        self.features = {encoder: features}  # only the newest: a comparison has one encoder
         return features
 
     def for_worker(self, *, threads: int, device: str = "") -> Workspace:
@@ -278,6 +326,10 @@ class WorkerState:
 def _feature_key(encoder: Backbone) -> str:
     text = f"{state_digest(encoder.state_dict())}/{encoder.preparation_key()}/{sorted(encoder.settings.items())}"
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _task_key(spec: Spec) -> str:
+    return f"{spec.task}/{sorted(spec.task_args.items())}"
 
 
 def _plan_key(spec: Spec) -> str:
