@@ -46,3 +46,17 @@ def test_balance_loss_changes_the_routers_and_its_parts_are_reported(name, bench
         changes[weight] = routers(method.model) - before
     assert bool(changes[5.0].any())
     assert float((changes[5.0] - changes[0.0]).norm()) > 0.5 * float(changes[0.0].norm())
+
+
+@pytest.mark.parametrize("name", ["swad(erm)", "moving-average(erm)"])
+def test_averaged_weights_include_experts_and_routers(name, benches):
+    bench = benches["tiny-vit-experts"]
+    method, batch = bench.method(name), bench.batch()
+    for _ in range(3):
+        method.step(batch)
+    method.on_valid(3, {"d0": 0.5}, {"d0": 1.0})
+    method.end_stage([batch])
+    deployed = method.deployed
+    assert deployed is not method.model
+    assert len(expert_layers(deployed)) == len(expert_layers(method.model)) == 2
+    assert not torch.allclose(routers(deployed), routers(bench.method(name).model))
