@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from holdfast.analysis import random_generator
@@ -14,6 +15,7 @@ from holdfast.analysis.views import Subject
 from holdfast.core.tape import tape
 from holdfast.data.batches import Examples
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
+from holdfast.nn.memory.queue import SyntheticMemory
 from holdfast.nn.model import Model
 
 CLASSES, ROWS = 10, 10  # classes in the batch whose attention is recorded (the first ones), and rows per class
@@ -34,6 +36,16 @@ class ClassView:
     slots: np.ndarray | None  # (m, d)
     slot_labels: np.ndarray | None  # (m,)
     similarity: np.ndarray | None  # (c,) mean cosine similarity between two slots of a class
+
+
+def slot_similarity(memory: SyntheticMemory) -> Tensor:
+    """Return the mean cosine similarity (c,) between two slots of a class; 1 if all are equal, zeros included."""
+    count = int(memory.labels[-1]) + 1
+    values = memory.values.detach().view(count, -1, memory.values.shape[1])  # (c, m, d)
+    unit, slots = F.normalize(values, dim=-1), values.shape[1]
+    pairs = unit.sum(1).square().sum(-1) - unit.square().sum((1, 2))  # every pair counted twice
+    equal = (values == values[:, :1]).flatten(1).all(dim=1)
+    return torch.where(equal, 1.0, pairs / max(1, slots * (slots - 1)))
 
 
 def view_classes(subject: Subject) -> ClassView | None:
@@ -68,7 +80,7 @@ def view_classes(subject: Subject) -> ClassView | None:
         recalled_labels=cloud_labels,
         slots=None if slots is None else _to_numpy(slots.values),
         slot_labels=None if slots is None else slots.labels.cpu().numpy(),
-        similarity=None if slots is None else _to_numpy(slots.slot_similarity()),
+        similarity=None if slots is None else _to_numpy(slot_similarity(slots)),
     )
 
 

@@ -20,6 +20,7 @@ from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.pretrained import layer_stack, module_from_config
 from holdfast.nn.backbones.vision import VisionTransformer
+from holdfast.nn.experts.graft import ExpertsNeck
 from holdfast.nn.experts.layer import SparseMoE
 from holdfast.nn.experts.router import route
 from holdfast.nn.heads import Linear
@@ -170,10 +171,10 @@ def _network(experts: dict[str, Any] | None, device: torch.device, mode: str) ->
     pixels, size = (224, 160) if gpu else (96, 16)
     config: dict[str, Any] = {"hidden_size": WIDTH, "num_attention_heads": 6, "intermediate_size": 4 * WIDTH}
     config |= {"num_hidden_layers": 12 if gpu else 4, "image_size": pixels, "patch_size": 16}
-    options = None if experts is None else {"count": 6, **experts}
     with seeded(0, "init"):
-        backbone = VisionTransformer(module_from_config(ViTConfig(**config)), name="vit", size=pixels, experts=options)
-        model = Model(backbone, NoNeck(WIDTH), Linear(WIDTH, CLASSES), precision="bf16" if gpu else "fp32").to(device)
+        backbone = VisionTransformer(module_from_config(ViTConfig(**config)), name="vit", size=pixels)
+        neck = NoNeck(WIDTH) if experts is None else ExpertsNeck(WIDTH, **{"count": 6, **experts})
+        model = Model(backbone, neck, Linear(WIDTH, CLASSES), precision="bf16" if gpu else "fp32").to(device)
     if mode != "eager":  # layer by layer: equal layers are compiled once
         for layer in layer_stack(backbone.module):
             layer.compile(options=MODES[mode])

@@ -3,7 +3,6 @@
 Shapes: b batch, n tokens of one type, t words per response.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -189,7 +188,7 @@ class Dialogue(WordBackbone):
 
     def preparation_key(self) -> str:
         vectors = None if self.text_similarity is None else self.text_similarity.name
-        return fingerprint(json.dumps(["dialogue", self.table.groups, self.length, vectors]))
+        return fingerprint("dialogue", self.table.groups, self.length, vectors)
 
 
 def join_words(words: Iterable[str]) -> str:

@@ -44,6 +44,7 @@ class Body:
     encoder: str
     options: dict = field(default_factory=dict)
     neck: str = "none"
+    neck_options: dict = field(default_factory=dict)
     domains: int = 4
     per_step: int = 0  # training domains in a batch; 0 for all
 
@@ -57,7 +58,7 @@ BODIES = {
     "tabular": Body("table", "tabular"),
     "cnn": Body("image", "cnn", {"size": 8}),
     "tiny-bert": Body("text", "hf:BERT", {"length": 12}),
-    "tiny-vit-experts": Body("image", "vit:VIT", {"experts": {"count": 3, "at": [0, 2], "inner": 8}}),
+    "tiny-vit-experts": Body("image", "vit:VIT", neck="experts", neck_options={"count": 3, "at": [0, 2], "inner": 8}),
     "gin-virtual": Body("graph", "gin-virtual", GRAPHS),
     "gin-subgraph": Body("graph", "gin-subgraph", GRAPHS),
 }
@@ -100,7 +101,8 @@ class Bench:
         with seeded(0, "init"):
             backbone = self.backbone()
             count = len(self.dataset.classes)
-            part = catalog.build_neck(neck, backbone.width, count, options={**small(neck), **options})
+            given = {**small(neck), **(self.body.neck_options if neck == self.body.neck else {}), **options}
+            part = catalog.build_neck(neck, backbone.width, count, options=given)
             return Model(backbone, part, head(part.width, count))
 
     def backbone(self):

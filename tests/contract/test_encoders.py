@@ -30,10 +30,17 @@ PARTIAL = ("tabular", "mixed", "mixed-columns", "tfidf", "wl")  # parameters tha
 VARIANTS = [  # name, kind of examples, settings
     *((f"hf:{family}", kind, {"pooling": pooling}) for family in ("bert", "roberta", "mpnet", "distilbert", "electra")
       for kind, pooling in (("text", "cls"), ("pairs", "mean"))),
+    *(("gmap", "text", {"domain": "bert", "general": "roberta", "length": 32, **value}) for value in (
+        {"strategy": "gated", "attention": "gate"}, {"strategy": "single", "attention": "cross"}, {"strategy": "multi"},
+        {"strategy": "beside"}, {"memory": "own"}, {"memory": "random"}, {"memory": "other"},
+        {"memory": "other", "attention": "gate"})),
+    ("hf:bert", "text", {"template": "It was {mask} . {text}"}),
+    ("hf:bert", "pairs", {"template": "{text} {soft:was it good} {mask} , {text2}"}),
+    ("vit:vit", "image", {"prompt": "shallow", "prompts": 3}), ("vit:dinov2", "image", {"drop_path": 0.3}),
     *((f"vit:{family}", "image", {"size": size, "pooling": pooling}) for family in ("vit", "deit", "dinov2")
       for size, pooling in ((16, "cls"), (24, "mean"))),
-    ("bilstm", "pairs", {"pooling": "mean"}), ("memory-lstm", "pairs", {"pooling": "mean"}),
-    ("memory-gru", "pairs", {}), ("tabular", "table", {"form": "transformer", "dimension": 16}),
+    ("bilstm", "pairs", {}), ("memory-lstm", "pairs", {}), ("memory-gru", "pairs", {}),
+    ("tabular", "table", {"form": "transformer", "dimension": 16}),
     ("resnet18", "image", {"stem": "large", "size": 32}), ("gcn", "graph", {"pooling": "sum"}),
     ("gin-virtual", "graph", {"pooling": "max"}),
 ]  # fmt: skip
@@ -74,7 +81,7 @@ def case(request, tmp_path_factory):
     def folder(family):
         return str(getattr(tiny, f"tiny_{family}")(tmp_path_factory.mktemp(family)))
 
-    value = {key: folder(each) if each == "bert" else each for key, each in value.items()}
+    value = {key: folder(each) if each in ("bert", "roberta") else each for key, each in value.items()}
     if ":" in name:
         section, family = name.split(":")
         name = f"{section}:{folder(family)}"

@@ -58,7 +58,7 @@ def test_reads_use_8_to_32_slots_after_the_initialisation(body, neck, options, b
     bench, few = benches[body], {"top": 24} if neck == "product-memory" else {}
     sizes = {**SIZES, "slots": 1024} if neck == "product-memory" else SIZES
     method = erm(bench.model(neck, **{**sizes, **few, **options})).train()
-    rng, plain = torch.get_rng_state(), bench.model()
+    rng, plain = torch.get_rng_state(), bench.model("none")
     initialise(method, bench)
     assert method.training
     assert torch.equal(torch.get_rng_state(), rng)

@@ -129,7 +129,7 @@ def test_gradient_reaches_every_parameter(bench, name):
 
 
 def test_zero_share_and_zero_gate_equal_the_plain_backbone(bench, neck):
-    null, plain, x = bench.model(neck, share=0.0).eval(), bench.model().eval(), bench.batch().x
+    null, plain, x = bench.model(neck, share=0.0).eval(), bench.model("none").eval(), bench.batch().x
     assert torch.equal(null.features(x), plain.features(x))
     model = bench.model(neck).eval()
     assert torch.equal(model.features(x), plain.features(x))  # the gate starts at zero

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from holdfast.accel.registry import kernels, module
 from holdfast.ops.balance import Config
-from holdfast.ops.expert_dispatch import expert_one_hot, grouped_mm, sum_pairs, supports_grouped_mm
+from holdfast.ops.expert_dispatch import expert_one_hot, grouped_mm, sort_pairs, sum_pairs, supports_grouped_mm
 from holdfast.ops.routing import MAX_ARGMAX, MAX_SCALE
 
 MAX_EXPERTS = 32  # product tiles of the kernels hold all experts
@@ -152,17 +152,17 @@ def forward(
     up, up_bias, down, down_bias, weight, bias, directions, log_scale = _contiguous(weights)
     rows, (t, _), e, q = rows.contiguous(), u.shape, up.shape[0], weight.shape[0]
     # scores: dots (E W) u + E b in fp32, because rounding changes choices; the norm of the query may be narrow
-    folded, folded_bias, both, narrow_bias = routing.fold(weight, bias, directions, rows.dtype)
-    query = F.linear(rows, both[:q], narrow_bias)  # (t, q)
+    folded, folded_bias, both = _fold(weight, bias, directions, rows.dtype)
+    query = F.linear(rows, both[:q], bias.to(rows.dtype))  # (t, q)
     dots = torch.empty(t, e, device=u.device)
     torch.addmm(folded_bias, u.float(), folded.T, out=dots)  # autocast does not apply to products with `out`
-    scores, noisy, chosen, gates, notes, counts = routing.route(
+    scores, noisy, chosen, gates, notes = routing.route(
         dots, query, directions, log_scale, noise, mask, max_log_scale=math.log(MAX_SCALE), sigma=config.noise,
         top=config.top, shared=config.gate == "preserving", inverse_sigma=1 / config.sigma, balanced=config.weight > 0,
     )  # fmt: skip
     # pairs sorted by expert, so that each grouped product reads the rows of one expert after another
-    pairs, (loss, first, second, importance, load) = routing.sort_pairs(chosen, counts, notes, e, weight=config.weight)
-    order, position, token, expert, ends = pairs
+    pairs = sort_pairs(chosen, e)
+    order, position, token, expert, ends = pairs.order, pairs.position, pairs.token, pairs.expert, pairs.ends
     x = rows.index_select(0, token)
     # (s, d) -> (s, h) -> (s, d); the result of GELU is not saved: the backward pass computes it again
     before = grouped_mm(x, up.transpose(-2, -1), ends)
@@ -170,8 +170,9 @@ def forward(
     y = grouped_mm(hidden, down.transpose(-2, -1), ends)
     out = experts.combine(y, down_bias, gates, expert, position)
     saved = Saved(scores, chosen, both, query, notes, gates, order, position, token, expert, ends, x, before, y, noisy)
-    loss, losses = (loss, (first, second, importance)) if config.weight else (None, None)
-    return out, loss, Stats(scores, chosen, load, losses), saved
+    losses = _balance_losses(notes[t + e :], e) if config.weight else None
+    loss = None if losses is None else config.weight * (losses[0] + losses[1])
+    return out, loss, Stats(scores, chosen, pairs.load(), losses), saved
 
 
 def backward(
@@ -203,10 +204,53 @@ def backward(
         weight=config.weight,
     )  # fmt: skip
     # `joined` (t, w) has the gradients of query and dots: two products give those of W, E W and the tokens
-    by_router = routing.unfold(*router, saved.notes[t:], sums, joined.T @ rows, max_log_scale)
+    sizes, by_both = saved.notes[t : t + len(up)], (joined.T @ rows).float()
+    by_router = _unfold(*router, sizes=sizes, sums=sums.sum(0), by_both=by_both, max_log_scale=max_log_scale)
     if needs_u:
         by_u = joined @ saved.both if by_u is None else by_u.addmm_(joined, saved.both)
     return by_u, by_up, by_up_bias, by_down, by_down_bias, *by_router
+
+
+def _fold(weight: Tensor, bias: Tensor, directions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Return E W (e, d) and E b (e,) in fp32, and in `dtype` the rows of W, E W and padding to a multiple of 8."""
+    with torch.autocast(weight.device.type, enabled=False):
+        folded, folded_bias = directions.float() @ weight.float(), directions.float() @ bias.float()
+    padding = weight.new_zeros(-(len(weight) + len(folded)) % 8, weight.shape[1])
+    return folded, folded_bias, torch.cat([weight.to(dtype), folded.to(dtype), padding.to(dtype)])
+
+
+def _unfold(
+    weight: Tensor, bias: Tensor, directions: Tensor, log_scale: Tensor,
+    *, sizes: Tensor, sums: Tensor, by_both: Tensor, max_log_scale: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Return the gradients of weight (q, d), bias (q,), directions E (e, q) and log scale.
+
+    `by_both` (w, d) is the gradient of the rows of W and E W, `sums` (2 e + q) those of `route_backward`, and `sizes`
+    (e,) are the norms of the directions.
+    """
+    (e, q), wide = directions.shape, directions.float()
+    along, by_dots, by_query = sums.split([e, e, q])
+    by_weight, by_folded, _ = by_both.split([q, e, len(by_both) - q - e])
+    # scores are proportional to exp(log_scale), up to its limit, and divided by the norm of a direction
+    by_scale = torch.where(log_scale <= max_log_scale, along.sum(), 0.0)
+    by_size = torch.where(sizes > 1e-12, along / sizes.square(), 0.0)
+    with torch.autocast(weight.device.type, enabled=False):
+        by_directions = by_dots[:, None] * bias.float() - by_size[:, None] * wide + by_folded @ weight.float().T
+        return by_weight + wide.T @ by_folded, by_query + by_dots @ wide, by_directions, by_scale
+
+
+def _balance_losses(notes: Tensor, e: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return both balance losses and the shares of importance (e,), and write the slopes of the losses to the notes.
+
+    The notes are the importance and the load of every expert per block of tokens, (blocks, 2, e), then the slopes.
+    """
+    total = notes[: -2 * e].view(-1, 2, e).sum(0)
+    mean = total.mean(1, keepdim=True)
+    off, below = total - mean, mean.square() + 1e-10
+    variance = off.square().mean(1, keepdim=True)
+    notes[-2 * e :] = ((2 * off / e - 2 * variance * mean / (e * below)) / below).flatten()
+    first, second = (variance / below).flatten().unbind()
+    return first, second, total[0] / total[0].sum()
 
 
 def _contiguous(weights: Weights) -> Any:

@@ -16,7 +16,6 @@ def rate_parts(spec: Spec) -> tuple[str, ...]:
     entries += [lookup("necks", spec.neck), lookup("encoders", spec.encoder)]
     names = {name for entry in entries for name in entry.learned}
     names |= {"head"} if spec.head != "none" else set()
-    names |= {"router", "experts"} if spec.encoder_args.get("experts") else set()
     return tuple(name for name in RATE_PARTS if name in names)
 
 

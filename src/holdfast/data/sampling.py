@@ -21,8 +21,8 @@ def nested_order(dataset: Dataset, *, seed: int = 0) -> np.ndarray:
     first = _rank(dataset.domain[shuffled], share) < LEAST
     # domains and their splits take turns, so that the smallest samples have rows of each
     splits = dataset.split_codes + 1
-    parts = dataset.domain * (splits.max(initial=0) + 1) + splits
-    turn = np.where(first, _rank(parts[shuffled], np.where(first, share, 2.0)), 0)
+    domain_and_split = dataset.domain * (splits.max(initial=0) + 1) + splits
+    turn = np.where(first, _rank(domain_and_split[shuffled], np.where(first, share, 2.0)), 0)
     return shuffled[np.lexsort((share, turn, ~first))]
 
 

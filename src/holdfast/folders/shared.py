@@ -20,7 +20,7 @@ from holdfast.core.inputs import Inputs
 from holdfast.folders.versions import current_folder
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.engagement import mechanisms
-from holdfast.nn.graft.insert import Attachable
+from holdfast.nn.graft.insert import InsertingNeck
 from holdfast.nn.model import Model, TiedHead
 
 MEMBERS = "members"  # folder of the further members, named 1, 2, ...
@@ -130,7 +130,7 @@ class Shared:
 
 def changes_backbone(neck: nn.Module, head: nn.Module) -> bool:
     """Whether neck or head insert parts into the backbone, or share parameters with it."""
-    return isinstance(neck, Attachable) or isinstance(head, TiedHead)
+    return isinstance(neck, InsertingNeck) or isinstance(head, TiedHead)
 
 
 def shared_encoders(models: Sequence[Model]) -> list[Shared]:

@@ -16,7 +16,7 @@ from holdfast.core.seeds import use_shared_rng
 from holdfast.core.settings import checked_settings, choice, log, retired_settings, setting
 from holdfast.core.tape import tape
 from holdfast.methods.base import Method, Metrics
-from holdfast.nn.backbones.graph_inputs import HasGraphForm
+from holdfast.nn.backbones.graph import GraphBackbone
 from holdfast.nn.heads import Head
 from holdfast.tasks.base import Task
 
@@ -102,7 +102,7 @@ class GMixup(Method):
 
     def setup(self) -> None:
         network = self.model.backbone
-        if not isinstance(network, HasGraphForm):
+        if not isinstance(network, GraphBackbone):
             raise BadInput("g-mixup needs graphs and a trained graph encoder: use --encoder gin and --tune full")
         if network.form.nodes == "categories" or network.form.edge_width:
             raise BadInput("g-mixup does not support edge features or categorical nodes: use another method")

@@ -12,19 +12,11 @@ from torch import Tensor, nn
 from holdfast.accel.cast import weights_cast_once
 from holdfast.core.inputs import Inputs
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.graft.insert import Attachable
+from holdfast.nn.graft.insert import InsertingNeck
 from holdfast.nn.memory.recall import Recall
 from holdfast.nn.tuning import eval_frozen
 
 ENCODER = "encoder"  # its rate is that of the run
-
-
-@runtime_checkable
-class BatchDependent(Protocol):
-    """A neck or layer in which other examples of the batch may change a prediction."""
-
-    @property
-    def prediction_batch(self) -> tuple[int, int] | None: ...
 
 
 @runtime_checkable
@@ -50,7 +42,7 @@ class Model(nn.Module):
 
     def __init__(self, backbone: nn.Module, neck: nn.Module, head: nn.Module, *, precision: str = "fp32") -> None:
         super().__init__()
-        if isinstance(neck, Attachable) and isinstance(backbone, Backbone):
+        if isinstance(neck, InsertingNeck) and isinstance(backbone, Backbone):
             neck.attach(backbone)
         if isinstance(head, TiedHead) and isinstance(backbone, Backbone):
             head.tie(backbone)
@@ -66,10 +58,9 @@ class Model(nn.Module):
 
     @property
     def prediction_batch(self) -> tuple[int, int] | None:
-        """Batch size and shuffle seed of predictions if other examples change a prediction, else None."""
+        """Batch size and shuffle seed of predictions if a part, which declares them, compares examples; else None."""
         modules = (module for part in (self.neck, self.backbone) for module in part.modules())
-        batches = (module.prediction_batch for module in modules if isinstance(module, BatchDependent))
-        return next((batch for batch in batches if batch), None)
+        return next((batch for module in modules if (batch := getattr(module, "prediction_batch", None))), None)
 
     def encode(self, x: Inputs, *, backbone: nn.Module | None = None) -> Tensor:
         """Return the features (b, d) of this backbone, or of another one."""

@@ -114,11 +114,6 @@ def _device_has_grouped_mm(device: torch.device) -> bool:
     return _capability(device) >= (8, 0)
 
 
-def grouped_mm_is_asynchronous(device: torch.device) -> bool:
-    """Whether group sizes stay on this GPU; for others torch copies them to the host and waits."""
-    return device.type == "cuda" and _capability(device)[0] in (9, 10)
-
-
 def apply_experts(
     u: Tensor, gates: Tensor, pairs: SortedPairs, weights: FeedForward, activation: Callable[[Tensor], Tensor]
 ) -> Tensor:

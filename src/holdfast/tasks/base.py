@@ -19,6 +19,7 @@ from holdfast.core.inputs import Inputs
 from holdfast.core.ragged import Ragged
 from holdfast.core.store import Store
 from holdfast.data.dataset import Dataset
+from holdfast.data.raw import Raw
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.model import Model, OutputScale
 from holdfast.record import LOWER_IS_BETTER, VALIDATED_BY, Scores
@@ -125,14 +126,7 @@ def select(values: Mapping[str, float], names: Sequence[str]) -> Scores:
     return {name: values[name] for name in names}
 
 
-class Rows(Protocol):
-    """Raw examples, addressed by row."""
-
-    def __len__(self) -> int: ...
-    def take(self, rows: np.ndarray) -> Any: ...
-
-
-def chunks(raw: Rows, size: int) -> Iterator[tuple[int, Any]]:
+def chunks(raw: Raw, size: int) -> Iterator[tuple[int, Any]]:
     """Yield (first row, raw examples) for consecutive chunks of at most `size` examples."""
     for start in range(0, len(raw), size):
         yield start, raw.take(np.arange(start, min(start + size, len(raw))))
@@ -153,7 +147,7 @@ class Structured(Protocol):
     """A task whose targets are part of the raw examples, at positions that depend on the encoder's tokenizer."""
 
     # build inputs with the positions to predict, and the targets at these positions
-    def prepare(self, encoder: Backbone, raw: Rows, classes: Sequence[str]) -> Prepared: ...
+    def prepare(self, encoder: Backbone, raw: Raw, classes: Sequence[str]) -> Prepared: ...
 
 
 @runtime_checkable
@@ -169,7 +163,7 @@ class InferenceTask(Protocol):
     """A task that prepares examples for prediction differently from examples for training."""
 
     # build inputs with the positions that the user marked
-    def prepare_inference(self, encoder: Backbone, raw: Rows) -> Prepared: ...
+    def prepare_inference(self, encoder: Backbone, raw: Raw) -> Prepared: ...
 
     # (b, k, n) the part of the outputs (b, k, c) that `prediction_columns` needs
     def compress(self, output: Tensor) -> Tensor: ...
@@ -180,7 +174,7 @@ class ColumnTask(Protocol):
     """A task whose predictions are not class labels: it defines the columns of a prediction file."""
 
     # return columns with one value per raw example, from the outputs (k, c) and the targets of each input
-    def prediction_columns(self, raw: Rows, outputs: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]: ...
+    def prediction_columns(self, raw: Raw, outputs: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]: ...
 
 
 @runtime_checkable

@@ -17,11 +17,12 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs, Question, Sentence, Tokens
 from holdfast.core.ragged import NONE, Ragged
 from holdfast.core.store import TokenStore, join
+from holdfast.data.raw import Raw
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.positions import token_encoder, windows
 from holdfast.nn.model import Model
 from holdfast.record import Scores
-from holdfast.tasks.base import Prepared, Rows, Task, chunks, select
+from holdfast.tasks.base import Prepared, Task, chunks, select
 
 LOSS, WORDS = 0, 1  # columns of `Masked.stats`
 SHARE = 0.15  # share of words to predict
@@ -48,7 +49,7 @@ class Masked(Task):
         self.ordinary = torch.ones(0, dtype=torch.bool)  # (v,) words that are not special tokens
         self.words = torch.ones(0, dtype=torch.long)  # their ids
 
-    def prepare(self, encoder: Backbone, raw: Rows, classes: Sequence[str]) -> Prepared:
+    def prepare(self, encoder: Backbone, raw: Raw, classes: Sequence[str]) -> Prepared:
         """Build windows with masked positions; a text without ordinary words makes none."""
         tokens = token_encoder(encoder, "masked")
         task, pad = _bound(tokens.tokenizer), tokens.tokenizer.pad_token_id
@@ -64,7 +65,7 @@ class Masked(Task):
         starts = torch.tensor([0, *counts]).cumsum(0)
         return Prepared(join(stores), Ragged.join(targets), task, starts)
 
-    def prepare_inference(self, encoder: Backbone, raw: Rows) -> Prepared:
+    def prepare_inference(self, encoder: Backbone, raw: Raw) -> Prepared:
         """Build windows that contain masks written by the user; the targets are the rows of their texts."""
         tokens = token_encoder(encoder, "masked")
         task, mask = _bound(tokens.tokenizer), tokens.tokenizer.mask_token
@@ -88,7 +89,7 @@ class Masked(Task):
         best, word = probability.masked_fill(~self.ordinary.to(probability.device), -1.0).max(-1)
         return torch.stack([word.to(best), best], dim=-1)
 
-    def prediction_columns(self, raw: Rows, outputs: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
+    def prediction_columns(self, raw: Raw, outputs: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
         """Return the predicted words and their probabilities; empty lists for texts without a mask."""
         assert isinstance(y, Ragged)
         words: list[list[str]] = [[] for _ in range(len(raw))]

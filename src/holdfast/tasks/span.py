@@ -19,11 +19,12 @@ from holdfast.core.inputs import Inputs, Question
 from holdfast.core.ragged import Ragged
 from holdfast.core.settings import checked_settings, keywords_of, setting
 from holdfast.core.store import join
+from holdfast.data.raw import Raw
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.positions import FIRST, Window, question_windows, token_encoder
 from holdfast.nn.model import Model
 from holdfast.record import Scores
-from holdfast.tasks.base import Prepared, Rows, Task, chunks
+from holdfast.tasks.base import Prepared, Task, chunks
 
 START, END, POSITIONS, WINDOW = range(4)  # columns of a window's target
 LOSS, SCORE, FROM, TO, WHICH = range(5)  # columns of `Span.stats`
@@ -54,10 +55,10 @@ class Span(Task):
     @keywords_of(Settings)
     def __init__(self, settings: Settings) -> None:
         self.stride, self.question, self.answer = settings.stride, settings.question, settings.answer
-        self.raw: Rows | None = None
+        self.raw: Raw | None = None
         self.windows: Sequence[Window] = ()
 
-    def prepare(self, encoder: Backbone, raw: Rows, classes: Sequence[str]) -> Prepared:
+    def prepare(self, encoder: Backbone, raw: Raw, classes: Sequence[str]) -> Prepared:
         """Build windows of question and text, with the positions of the answer as targets."""
         tokens, stores, y, counts, windows = token_encoder(encoder, "span"), [], [], [], []
         for start, questions in chunks(raw, CHUNK):
@@ -142,7 +143,7 @@ class Span(Task):
         ends = [torch.multinomial(probability[..., i], 1) for i in (START, END)]
         return torch.cat([*ends, y[:, POSITIONS:]], dim=1)
 
-    def prediction_columns(self, raw: Rows, outputs: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
+    def prediction_columns(self, raw: Raw, outputs: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
         """Return one answer per question, and the probability of its start and end in its window."""
         assert isinstance(y, Tensor)
         stats = torch.cat([self.stats(output[None], y[i : i + 1]) for i, output in enumerate(outputs)])

@@ -14,11 +14,12 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs, Sentence
 from holdfast.core.ragged import NONE, Ragged
 from holdfast.core.store import join
+from holdfast.data.raw import Raw
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.positions import first_tokens, token_encoder
 from holdfast.nn.model import Model
 from holdfast.record import Scores
-from holdfast.tasks.base import Prepared, Rows, Task, chunks, select
+from holdfast.tasks.base import Prepared, Task, chunks, select
 
 # columns of `Tag.stats`
 LOSS, VISIBLE, WORDS, CORRECT_TAGS, CORRECT_ENTITIES, PREDICTED_ENTITIES, TRUE_ENTITIES = range(7)
@@ -47,7 +48,7 @@ class Tag(Task):
         self.kind = torch.tensor(kind, dtype=torch.long)  # (c,) entity type, -1 for O
         self.begins = torch.tensor([name.startswith("B-") for name in classes], dtype=torch.bool)  # (c,)
 
-    def prepare(self, encoder: Backbone, raw: Rows, classes: Sequence[str]) -> Prepared:
+    def prepare(self, encoder: Backbone, raw: Raw, classes: Sequence[str]) -> Prepared:
         """Build sentences with the position of each word's first token, and the tags as targets."""
         tokens, stores, targets = token_encoder(encoder, "tag"), [], []
         for _, examples in chunks(raw, CHUNK):
@@ -120,7 +121,7 @@ class Tag(Task):
         sampled = torch.multinomial(output.flatten(0, 1).softmax(-1), 1).view_as(y)
         return torch.where(visible, sampled, y)
 
-    def prediction_columns(self, raw: Rows, outputs: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
+    def prediction_columns(self, raw: Raw, outputs: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
         """Return the words and one tag per word; words that were cut off get the tag O."""
         assert isinstance(y, Ragged)
         words, tags = [], []

@@ -24,7 +24,7 @@ from holdfast.methods.base import Method
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.small import Features, ImageBackbone
-from holdfast.nn.graft.insert import Attachable
+from holdfast.nn.graft.insert import InsertingNeck
 from holdfast.nn.growth import GrowsWords
 from holdfast.nn.model import Model
 from holdfast.nn.tuning import adapter_rank, merge_adapters, tune
@@ -198,7 +198,7 @@ def _neck_and_head(
         raise BadInput(f"the method {spec.method} does not fit a head of {spec.head}: use head=linear")
     names = task.outputs(dataset.classes)
     neck = catalog.build_neck(spec.neck, encoder.width, len(names), options=spec.neck_args)
-    if adapter_rank(spec.tune) and isinstance(neck, Attachable):
+    if adapter_rank(spec.tune) and isinstance(neck, InsertingNeck):
         raise BadInput(
             f"--tune {spec.tune} and the neck {spec.neck} both change the layers of the encoder: use --tune full"
         )

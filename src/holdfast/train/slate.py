@@ -33,7 +33,6 @@ TRANSFORMERS = ("minilm", "mpnet", "hf:", "vit")  # prefixes of encoders that ca
 TABLES = ("table", "mixed")  # kinds that trees are usually good at
 FEW_COLUMNS = 50  # of a table of numbers only, whose kind is `vector`
 LIGHT = {"words": 1, "characters": 0, "min_df": 1, "features": 1000}  # of the text encoder of a constant prediction
-INSERTED = ("experts", "template")  # settings of an encoder that add parts to train
 
 
 def training_domains(episodes: Iterable[Episode], select: str, per_step: int = 0) -> int:
@@ -122,8 +121,6 @@ def _neck_reason(neck: str, spec: Spec) -> str:
         return f"{neck}: {reason}"
     if neck == "experts" and (spec.tune == "frozen" or not spec.encoder.startswith(TRANSFORMERS)):
         return "experts need a transformer that learns"
-    if neck == "experts" and spec.encoder_args.get("experts"):
-        return "the encoder has experts"
     return ""
 
 
@@ -202,7 +199,7 @@ def baseline_specs(base: Spec, dataset: Dataset, seeds: Sequence[int]) -> list[S
     simple = replace(plain, encoder=SIMPLE_ENCODER[kind], encoder_args={})
     entry = catalog.lookup("encoders", base.encoder)
     useful = entry.pretrained or entry.tune == "frozen" or bool(base.encoder_args.get("weights"))
-    frozen = [plain] if useful and not any(name in base.encoder_args for name in INSERTED) else []
+    frozen = [plain] if useful and "template" not in base.encoder_args else []
     first, *others = [*frozen, simple]
     counts = LIGHT if kind == "text" else {}
     specs = [with_method(replace(simple, encoder_args=counts), constant)]  # nothing large is loaded or counted for it

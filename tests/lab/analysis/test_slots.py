@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
 from holdfast.analysis.projection import PCA
 from holdfast.analysis.views import Views, collect_views
@@ -16,12 +17,13 @@ from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
 from holdfast.data.synthetic import world
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
+from holdfast.nn.memory.queue import SyntheticMemory
 from holdfast.nn.model import Model
 from holdfast.stats.labels import grouped
 from holdfast.train.run import train
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
-from lab.analysis.class_views import CLOUD_ROWS, ClassView, view_classes
+from lab.analysis.class_views import CLOUD_ROWS, ClassView, slot_similarity, view_classes
 from lab.analysis.slots import (
     CAPTIONS,
     SHARES,
@@ -268,3 +270,16 @@ def test_size_maps_need_two_sizes_of_each_kind_and_equal_other_settings():
     assert [data for data, _ in size_maps([*first, *second], "accuracy")] == ["reviews", "films"]
     (incomplete,) = drawn(size_maps(first[:3], "accuracy")[0][1]).marks
     assert incomplete.z[1][1] is None
+
+
+def test_slot_similarity_is_the_mean_cosine_of_pairs():
+    memory = SyntheticMemory(2, 3, 4)
+    expected = []
+    for rows in memory.values.detach().split(3):
+        pairs = [torch.cosine_similarity(rows[i], rows[j], dim=0) for i in range(3) for j in range(3) if i != j]
+        expected.append(torch.stack(pairs).mean())
+    assert_close(slot_similarity(memory), torch.stack(expected))
+    with torch.no_grad():
+        memory.values[:3] = torch.tensor([1.0, 2.0, 0.0, -1.0])
+    assert_close(slot_similarity(memory)[0], torch.tensor(1.0))
+    assert_close(slot_similarity(SyntheticMemory(2, 3, 4, start="zeros")), torch.ones(2))

@@ -52,8 +52,8 @@ def test_graphs_are_converted_at_once_as_one_by_one() -> None:
             if form.nodes == "categories"
             else [Graphs.single(g.nodes[:, :0], g.edges, g.weights) for g in graphs]
         )
-        alone = [form.prepare(graph, signed=True) for graph in examples]
-        _assert_equal(form.prepare_all(examples, signed=True).graphs, inputs.cat(alone))
+        packed = PackedGraphs(GraphStore.build(examples))
+        _assert_equal(form.prepare_all(packed, signed=True).graphs, form.prepare_all(examples, signed=True).graphs)
 
 
 def test_a_bad_graph_among_many_is_named_as_before() -> None:

@@ -1,5 +1,6 @@
 """Heads: outputs, settings, and methods that use the last layer."""
 
+import json
 from functools import partial
 
 import numpy as np
@@ -75,15 +76,17 @@ def test_dense_with_more_layers():
     assert Dense(width=4, outputs=3, dropout=0.1).settings["layers"] == 1  # settings of older model folders
 
 
-@pytest.mark.parametrize("name", CLASSIFIERS)
-def test_heads_are_rebuilt_from_settings(encoder, name):
-    head = make(name, encoder).eval()
-    again = catalog.lookup("heads", name).load().__self__(**head.settings).eval()
+@pytest.mark.parametrize(
+    ("name", "options"), [*((name, {}) for name in CLASSIFIERS), ("words", {"full": True}), ("words", {"tied": True})]
+)
+def test_heads_are_rebuilt_from_settings(encoder, name, options):
+    head = make(name, encoder, **options).eval()
+    again = catalog.lookup("heads", name).load().__self__(**json.loads(json.dumps(head.settings))).eval()
     again.load_state_dict(head.state_dict())
     z = torch.randn(5, 32)
     assert head(z).shape == (5, head.outputs) == (5, 3)
     assert torch.equal(head(z), again(z))
-    assert any(head.last_layer() is part for part in head.modules())
+    assert options.get("full") or any(head.last_layer() is part for part in head.modules())
 
 
 @pytest.mark.parametrize("name", ["dense", "words"])

@@ -1,7 +1,5 @@
 """Label words: equality with the masked language model, and error messages."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -69,20 +67,6 @@ def test_scores_equal_the_masked_language_model(folders, family):
     assert_close(few(z).softmax(-1), full(z).softmax(-1), atol=1e-5, rtol=1e-4)  # the normaliser cancels
 
 
-def test_no_tensor_has_the_width_of_the_vocabulary(folders):
-    encoder = encode(folders["bert"])
-    x = encoder.prepare(TEXTS).take(torch.arange(3))
-    widths = set()
-    head = build(encoder)
-    for part in [*encoder.modules(), *head.modules()]:
-        part.register_forward_hook(
-            lambda _, __, out: widths.add(out.shape[-1]) if isinstance(out, torch.Tensor) else None
-        )
-    head(encoder(x))
-    assert len(tiny.VOCABULARY) not in widths
-    assert 6 in widths
-
-
 def test_byte_level_words_include_the_preceding_space(folders):
     encoder = encode(folders["bytes"])
     z, scores = at_the_mask(folders["bytes"], encoder)
@@ -139,27 +123,6 @@ def test_unsupported_encoders_raise(folders):
         LabelWords.build(4, CLASSES, Features(inputs=4), words=WORDS)
     with pytest.raises(BadInput, match=r"32 features.* 256"):
         LabelWords.build(256, CLASSES, encode(folders["bert"]), words=WORDS)
-
-
-@pytest.mark.parametrize("options", [{}, {"full": True}, {"tied": True}])
-def test_rebuilt_from_settings(folders, options):
-    head = build(encode(folders["distilbert"]), **options)
-    with torch.no_grad():
-        for p in head.parameters():
-            p += torch.randn_like(p)
-    again = LabelWords(**json.loads(json.dumps(head.settings)))
-    again.load_state_dict(head.state_dict())
-    z = torch.randn(5, 32)
-    assert torch.equal(head(z), again(z))
-
-
-def test_heads_share_no_parameters(folders):
-    encoder = encode(folders["bert"])
-    first, second = build(encoder), build(encoder)
-    with torch.no_grad():
-        for p in first.parameters():
-            p.zero_()
-    assert all(p.abs().sum() > 0 for p in second.parameters())
 
 
 def test_unsupported_masked_word_head_raises(folders, monkeypatch):

@@ -6,6 +6,7 @@ from torch import nn
 
 from holdfast.nn.backbones.resnet import ResNet
 from holdfast.nn.backbones.vision import VisionTransformer
+from holdfast.nn.experts.graft import ExpertsNeck
 from holdfast.nn.experts.layer import SparseMoE
 from holdfast.nn.macs import count_macs
 
@@ -34,8 +35,9 @@ def test_published_counts():
     x = torch.zeros(1, 3, 224, 224, dtype=torch.uint8)
     result = {}
     for top in (1, 2):
-        experts = {"count": 6, "top": top}
-        result[top] = count_macs(VisionTransformer.build(list, name="vit-s/16", experts=experts), x) / 1e9
+        net = VisionTransformer.build(list, name="vit-s/16")
+        ExpertsNeck(net.width, count=6, top=top).attach(net)
+        result[top] = count_macs(net, x) / 1e9
     with torch.device("meta"):
         result[0] = count_macs(VisionTransformer.build(list, name="vit-s/16"), x.to("meta")) / 1e9
     assert result[0] == pytest.approx(4.6, abs=0.05)

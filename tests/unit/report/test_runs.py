@@ -45,7 +45,7 @@ def test_other_settings_survive_a_round_trip():
     args = {"targets": ["1", "a,b"], "valid": 0.1}
     run = spec(
         method="swad(coral)", neck="memory", neck_args={"slots": 64, "frozen": True}, plan_args=args, steps=12, every=5,
-        encoder_args={"experts": {"count": 6}, "template": "{text}, it is", "name": "7"}, tune="full", augment="flip",
+        encoder_args={"layers": {"count": 6}, "template": "{text}, it is", "name": "7"}, tune="full", augment="flip",
         precision="bf16", method_args={"weight": 1e-05},
     )  # fmt: skip
     options, settings = parsed(command(run, [7], analyses=["a-distance", "projection"], source=["my file.csv"]))
@@ -55,8 +55,8 @@ def test_other_settings_survive_a_round_trip():
     assert settings == {
         "every": 5, "clip": 0.0, "schedule": "constant", "warmup": 0.0, "average": "none",
         "precision": "bf16", "augment": "flip", "neck": "memory",
-        "method.weight": 1e-05, "encoder.experts": {"count": 6}, "encoder.template": "{text}, it is",
-        "lr.head": 1.0, "lr.memory": 1.0, "lr.router": 1.0, "lr.experts": 1.0,
+        "method.weight": 1e-05, "encoder.layers": {"count": 6}, "encoder.template": "{text}, it is",
+        "lr.head": 1.0, "lr.memory": 1.0,
         "encoder.name": "7", "neck.slots": 64, "neck.frozen": True, "plan.targets": ["1", "a,b"], "plan.valid": 0.1,
     }  # fmt: skip
 

@@ -82,14 +82,13 @@ def test_lists_of_integers_need_no_brackets():
 
 
 def test_nested_settings_have_a_second_dot():
-    data = world("image", "none", domains=2, size=4, classes=2, seed=0)
-    settings = {"encoder.size": 32, "encoder.experts.count": 4, "encoder.experts.top": 1}
-    spec = make_spec(data, encoder="vit-tiny", settings=settings)
-    assert spec.encoder_args == {"size": 32, "experts": {"count": 4, "top": 1}}
-    with pytest.raises(BadInput, match=r"experts=4 and experts\.top"):
-        make_spec(data, encoder="vit-tiny", settings={"encoder.experts": 4, "encoder.experts.top": 1})
-    with pytest.raises(BadInput, match=r"vit-tiny.*'expert'"):
-        make_spec(data, encoder="vit-tiny", settings={"encoder.expert.top": 1})
+    data = world("text", "none", domains=2, size=4, classes=2, seed=0)
+    spec = make_spec(data, head="words", settings={"head.words.a": "bad", "head.words.b": "good"})
+    assert spec.head_args == {"words": {"a": "bad", "b": "good"}}
+    with pytest.raises(BadInput, match=r"words=bad and words\.b"):
+        make_spec(data, head="words", settings={"head.words": "bad", "head.words.b": "good"})
+    with pytest.raises(BadInput, match=r"words.*'word'"):
+        make_spec(data, head="words", settings={"head.word.a": "bad"})
 
 
 def test_compile_is_stored_only_if_it_is_off():

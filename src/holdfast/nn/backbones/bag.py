@@ -109,5 +109,5 @@ class BagBackbone(Backbone, LearnedPreparation):
     def preparation_key(self) -> str:
         if not self.key:
             settings = {name: value for name, value in self.settings.items() if name != "dimension"}
-            self.key = fingerprint(json.dumps([type(self).__name__, settings, self.vocabulary], sort_keys=True))
+            self.key = fingerprint(type(self).__name__, settings, self.vocabulary)
         return self.key

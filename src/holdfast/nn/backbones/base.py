@@ -67,12 +67,13 @@ class Backbone(nn.Module, ABC):
 
     def preparation_key(self) -> str:
         """Fingerprint of `prepare`: equal if the prepared inputs are equal."""
-        return fingerprint(json.dumps([type(self).__name__, self.settings], sort_keys=True, default=str))
+        return fingerprint(type(self).__name__, self.settings)
 
 
 class LearnedPreparation:
     """Mark of encoders whose prepared inputs depend on the training examples and are large, so that few are kept."""
 
 
-def fingerprint(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def fingerprint(*values: Any) -> str:
+    """Return a hash of JSON values."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()

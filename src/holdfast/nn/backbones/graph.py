@@ -3,7 +3,6 @@
 Shapes: b graphs, v nodes of all graphs, e edges, d width.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Self
@@ -38,7 +37,7 @@ class GraphBackbone(Backbone):
         return self.form.prepare_all(examples, signed=signed)
 
     def preparation_key(self) -> str:
-        return fingerprint(json.dumps(["graph", self.settings["kind"], self.settings["form"]], sort_keys=True))
+        return fingerprint("graph", self.settings["kind"], self.settings["form"])
 
 
 class GraphNetwork(GraphBackbone):
@@ -118,19 +117,8 @@ class Messages(nn.Module):
 
     def forward(self, h: Tensor, x: Graphs, gate: Tensor | None = None) -> Tensor:
         """(v, d) to (v, d); a gate (e,) multiplies each message."""
-        if gate is not None:
-            messages = self._gated(h, x, gate)
-        elif x.weights is None:
-            messages = self.conv(h, x.edges)
-        else:
-            messages = self.conv(h, x.edges, x.weights[:, 0] if self.weighted else x.weights)
-        return self.dropout(self.act(self.norm(messages)))
-
-    def _gated(self, h: Tensor, x: Graphs, gate: Tensor) -> Tensor:
-        """Compute the layer with a gate per message; in a GCN without edge features, it is a weight of the edge."""
-        if isinstance(self.conv, GcnLayer):
-            return self.conv(h, x.edges, gate if x.weights is None else gate * x.weights[:, 0])
-        return self.conv(h, x.edges, x.weights, gate)
+        weights = x.weights[:, 0] if self.weighted and x.weights is not None else x.weights
+        return self.dropout(self.act(self.norm(self.conv(h, x.edges, weights, gate))))
 
 
 class EdgeConvolution(nn.Module):

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from holdfast.core import inputs
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
 from holdfast.core.packed_graphs import PackedGraphs
@@ -84,9 +83,10 @@ class GraphForm:
         return nn.Linear(self.inputs if self.nodes == "numbers" else 1, width)
 
     def prepare_all(self, graphs: Sequence[Any], *, signed: bool) -> GraphStore:
-        """Check and convert many raw graphs: at once if they have the same form, else one by one, to name the error."""
-        if (joined := _joined(graphs)) is not None:
+        """Check and convert many raw graphs: packed ones at once, or one by one if that fails, to name the error."""
+        if isinstance(graphs, PackedGraphs):
             with suppress(BadInput):
+                joined = graphs.store
                 return GraphStore(self._converted(joined.graphs, signed=signed), joined.nodes, joined.edges)
         return GraphStore.build([self.prepare(graph, signed=signed) for graph in graphs])
 
@@ -146,13 +146,6 @@ class GraphForm:
         return torch.cat(one_hot, dim=1).float()  # (e, all values): a linear layer on it sums embeddings
 
 
-@runtime_checkable
-class HasGraphForm(Protocol):
-    """A network that declares the form of its graphs."""
-
-    form: GraphForm
-
-
 class Categories(nn.Module):
     """Sum over columns of a learned vector per category; with `others` the vector of unseen categories is zero.
 
@@ -179,27 +172,6 @@ def _features(graphs: Sequence[Any], name: str) -> list[Tensor]:
     """Return the features `nodes` or `weights` of all graphs that have some, joined if they are packed."""
     batches = [graphs.store.graphs] if isinstance(graphs, PackedGraphs) else graphs
     return [features for batch in batches if (features := getattr(batch, name)) is not None]
-
-
-def _joined(graphs: Sequence[Any]) -> GraphStore | None:
-    """Join raw graphs if each is one graph with nodes and valid edges, and all have features of the same form."""
-    if isinstance(graphs, PackedGraphs):
-        return graphs.store
-    if not len(graphs) or not all(isinstance(graph, Graphs) and graph.count == 1 for graph in graphs):
-        return None
-    forms = {(g.nodes.dtype, g.nodes.shape[1:], g.edges.dtype, g.edges.dim(), len(g.edges)) for g in graphs}
-    features = {None if g.weights is None else (g.weights.dtype, g.weights.shape[1:]) for g in graphs}
-    _, columns, kind, *shape = next(iter(forms))
-    if len(forms) > 1 or len(features) > 1 or len(columns) != 1 or kind != torch.long or shape != [2, 2]:
-        return None
-    if any(g.weights is not None and len(g.weights) != g.edges.shape[1] for g in graphs):
-        return None
-    nodes = torch.tensor([len(graph.nodes) for graph in graphs])
-    edges = torch.tensor([graph.edges.shape[1] for graph in graphs])
-    ends = torch.cat([graph.edges for graph in graphs], dim=1)  # (2, e)
-    if int(nodes.min()) < 1 or bool(((ends < 0) | (ends >= nodes.repeat_interleave(edges))).any()):
-        return None
-    return GraphStore(inputs.cat(graphs), nodes, edges)
 
 
 def degrees(graph: Graphs) -> Tensor:

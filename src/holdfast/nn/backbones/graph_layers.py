@@ -66,10 +66,11 @@ class GcnLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width))
         nn.init.xavier_uniform_(self.lin.weight)
 
-    def forward(self, h: Tensor, edges: Tensor, weights: Tensor | None = None) -> Tensor:
-        """(v, d) to (v, d); weights (e,) are 0 or more, and 1 if there are none."""
+    def forward(self, h: Tensor, edges: Tensor, weights: Tensor | None = None, gate: Tensor | None = None) -> Tensor:
+        """(v, d) to (v, d); weights (e,) are 0 or more, and 1 if there are none; a gate (e,) multiplies them."""
         (start, end), v = edges, len(h)
         weights = h.new_ones(len(start)) if weights is None else weights
+        weights = weights if gate is None else gate * weights
         looped = start == end
         # the weight of an edge from a node to itself replaces that of the node; other edges write to an extra entry
         own = weights.new_ones(v + 1).scatter(0, torch.where(looped, start, v), weights)[:v]

@@ -63,7 +63,7 @@ class TwoEncoders(Backbone, LearnedPreparation):
     def load(cls, folder: Path, settings: dict[str, Any]) -> Self: ...
 
     def preparation_key(self) -> str:
-        return fingerprint(" ".join(encoder.preparation_key() for encoder in self.encoders().values()))
+        return fingerprint(*(encoder.preparation_key() for encoder in self.encoders().values()))
 
 
 class Hybrid(TwoEncoders):

@@ -3,7 +3,6 @@
 Shapes: b batch, t words, h hidden units per direction, s width of a text vector, d feature width.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_at_least
 from holdfast.core.inputs import Tokens
-from holdfast.core.settings import checked_settings, choice, retired_settings, setting
+from holdfast.core.settings import checked_settings, retired_settings, setting
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import fingerprint
 from holdfast.nn.backbones.word_vectors import read_vectors
@@ -23,6 +22,7 @@ from holdfast.nn.backbones.words import PAD, UNKNOWN, WordBackbone, WordTable, v
 from holdfast.nn.growth import expand_inputs, units_for_budget
 from holdfast.nn.recurrent.layer import (
     BANK_SETTINGS,
+    BankSettings,
     RecurrentLayer,
     column_positions,
     next_column,
@@ -43,7 +43,7 @@ class MemoryRNN(WordBackbone):
     """
 
     @checked_settings
-    class Settings:
+    class Settings(BankSettings):
         """Settings of the network; `slots=0` is the plain network, `length` the number of words per text."""
 
         cell: str = "lstm"
@@ -51,16 +51,11 @@ class MemoryRNN(WordBackbone):
         hidden: int = 300
         slots: int = 500
         slot_width: int = 300
-        init: str = setting("data", help="initialisation of the slots: data, or published (random)")
-        key_scale: float = setting(1.0, search=choice(0.3, 1.0, 3.0), help="factor of initial keys")
-        value_scale: float = setting(1.0, search=choice(0.3, 1.0, 3.0), help="factor of initial values")
-        temperature: float = setting(1.0, search=choice(0.3, 1.0, 3.0), help="divisor of the scores of slots")
-        pooling: str = setting("last", choices=("last", "mean"))
         joint: int = setting(300, least=1)
         dropout: float = 0.1
         length: int = setting(50, least=1)
 
-        retired = retired_settings(first_read="zero", out_tanh=False, parity=False)
+        retired = retired_settings(first_read="zero", out_tanh=False, parity=False, pooling="last")
 
     def __init__(
         self,
@@ -73,7 +68,7 @@ class MemoryRNN(WordBackbone):
     ) -> None:
         super().__init__()
         options = self.Settings(**settings)
-        self.pairs, self.pooling, self.length = pairs, options.pooling, options.length
+        self.pairs, self.length = pairs, options.length
         self.settings = {"pairs": pairs, **asdict(options), "spread": spread, "columns": []}
         self.table = WordTable(words, options.embedding, spread=spread)
         self.dropout = nn.Dropout(options.dropout)
@@ -181,10 +176,8 @@ class MemoryRNN(WordBackbone):
 
     def _text_vectors(self, ids: Tensor, lengths: Tensor, segments: int | None) -> Tensor:
         """(b, s) one vector per row of words, concatenated over the columns."""
-        vectors = []
-        for states in run_columns(self.columns, self.table(ids), lengths, dropout=self.dropout, segments=segments):
-            vectors.append(states.last() if self.pooling == "last" else states.padded().sum(1) / lengths[:, None])
-        return torch.cat(vectors, -1)
+        columns = run_columns(self.columns, self.table(ids), lengths, dropout=self.dropout, segments=segments)
+        return torch.cat([states.last() for states in columns], -1)
 
     def blocks(self) -> list[nn.Module]:
         return [self.table, *self.columns, *([] if self.joint is None else [self.joint])]
@@ -197,7 +190,7 @@ class MemoryRNN(WordBackbone):
         return network
 
     def preparation_key(self) -> str:
-        return fingerprint(json.dumps(["words", self.table.groups, self.length, self.pairs]))
+        return fingerprint("words", self.table.groups, self.length, self.pairs)
 
 
 def token_store(examples: Any, ids: Callable[[str], list[int]], *, pairs: bool) -> TokenStore:

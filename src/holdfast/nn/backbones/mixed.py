@@ -88,14 +88,10 @@ class Mixed(TwoParts):
     columns = Tabular
 
     @checked_settings
-    class Settings:
+    class Settings(Tabular.Settings):
         base: str = setting(
             AUTO, help="encoder of the text: tfidf (default), minilm, mpnet, a folder, or a name on the hub; of the "
             "image: cnn (default), resnet18 or efficientnet-lite0")  # fmt: skip
-        form: str = setting("mlp", help="network of the columns: mlp (residual MLP) or transformer")
-        dimension: int = setting(128, help="width of the features of the columns")
-        depth: int = setting(2, help="residual blocks, or layers of the transformer")
-        dropout: float = setting(0.2, help="dropout inside the blocks")
         components: int = setting(64, help="components of TF-IDF")
         size: int = setting(0, help="pixels per side of the image; 0 for the default of its encoder")
 

@@ -3,7 +3,6 @@
 Shapes: b batch, t tokens, h hidden units per direction.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Self
@@ -12,14 +11,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from holdfast.core.inputs import Tokens
-from holdfast.core.settings import checked_settings, keywords_of, setting
+from holdfast.core.settings import checked_settings, keywords_of, retired_settings, setting
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import Backbone, fingerprint
 from holdfast.nn.backbones.words import PAD, SEPARATOR, SPECIALS, UNKNOWN, split_words, vocabulary
 
 
 class BiLSTM(Backbone):
-    """Word vectors, a bidirectional LSTM, and the maximum or mean of the states over the real tokens."""
+    """Word vectors, a bidirectional LSTM, and the maximum of the states over the real tokens."""
 
     takes = "text"
 
@@ -27,14 +26,15 @@ class BiLSTM(Backbone):
     class Settings:
         embedding: int = 128
         hidden: int = 128
-        pooling: str = setting("max", choices=("max", "mean"))
         dropout: float = 0.2
         length: int = setting(256, least=3)
+
+        retired = retired_settings(pooling="max")
 
     @keywords_of(Settings)
     def __init__(self, words: Sequence[str], settings: Settings) -> None:
         super().__init__()
-        self.width, self.pooling, self.length = 2 * settings.hidden, settings.pooling, settings.length
+        self.width, self.length = 2 * settings.hidden, settings.length
         self.settings = {"words": list(words), **asdict(settings)}
         self._index = {word: i + SPECIALS for i, word in enumerate(words)}
         self.embed = nn.Embedding(SPECIALS + len(words), settings.embedding, padding_idx=PAD)
@@ -63,17 +63,13 @@ class BiLSTM(Backbone):
         return [self._index.get(word, UNKNOWN) for word in split_words(text)] or [UNKNOWN]
 
     def forward(self, x: Tokens) -> Tensor:
-        sizes = x.mask.sum(1)  # (b,)
         vectors = self.dropout(self.embed(x.ids))  # (b, t, embedding)
-        packed = pack_padded_sequence(vectors, sizes.cpu(), batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(vectors, x.mask.sum(1).cpu(), batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)  # (b, t, 2h)
-        real = x.mask[:, : states.shape[1], None]
-        if self.pooling == "max":
-            return states.masked_fill(~real, float("-inf")).amax(1)  # (b, 2h)
-        return (states * real).sum(1) / sizes[:, None]
+        return states.masked_fill(~x.mask[:, : states.shape[1], None], float("-inf")).amax(1)  # (b, 2h)
 
     def blocks(self) -> list[nn.Module]:
         return [self.embed, self.lstm]
 
     def preparation_key(self) -> str:
-        return fingerprint(json.dumps(["words", self.settings["words"], self.length]))
+        return fingerprint("words", self.settings["words"], self.length)

@@ -50,7 +50,7 @@ class VectorBackbone(Backbone):
         return TensorStore(vectors)
 
     def preparation_key(self) -> str:
-        return fingerprint(f"vector {self.settings['inputs']}")
+        return fingerprint("vector", self.settings["inputs"])
 
 
 def _vectors(examples: Any) -> Tensor:
@@ -160,7 +160,7 @@ class ImageBackbone(Backbone):
         return TensorStore(examples)
 
     def preparation_key(self) -> str:
-        return fingerprint(f"image {self.settings['size']}")
+        return fingerprint("image", self.settings["size"])
 
     def train(self, mode: bool = True) -> Self:
         """Also with `statistics=frozen`, with which batch norms use their stored statistics in training."""

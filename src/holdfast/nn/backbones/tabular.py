@@ -7,7 +7,6 @@ category and a category that the training rows do not have are categories of the
 Shapes: b batch, p number columns, q category columns, k knots, m columns with missing numbers, d width, t tokens.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Self
@@ -94,7 +93,7 @@ class TableBackbone(Backbone, LearnedPreparation):
         return torch.where(missing, 0.0, z), missing[:, self.gaps].to(z.dtype)
 
     def preparation_key(self) -> str:
-        return fingerprint(json.dumps(["table", self.statistics["schema"]], sort_keys=True))
+        return fingerprint("table", self.statistics["schema"])
 
 
 def quantile_knots(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ from holdfast.accel.short_attention import register_short_attention, use_short_a
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
 from holdfast.core.packages import PACKAGED, minilm_folder
-from holdfast.core.settings import checked_settings, setting
+from holdfast.core.settings import checked_settings, retired_settings, setting, without_retired
 from holdfast.core.store import TokenStore
 from holdfast.core.tape import exporting
 from holdfast.nn.backbones import pretrained
@@ -26,7 +26,6 @@ from holdfast.nn.backbones.length import DEFAULT_LENGTH, WHAT
 from holdfast.nn.backbones.packing import AFTER_PADDING, FROM_ZERO, is_unchanged, pack, packable, unpack, worth_packing
 from holdfast.nn.backbones.positions import states_at, tokenize
 from holdfast.nn.backbones.template import Template, resolve
-from holdfast.nn.experts.graft import configure_experts
 from holdfast.nn.experts.layer import exclude_padding
 
 SHORT_ATTENTION = (*FROM_ZERO, *AFTER_PADDING, "distilbert")  # types of networks; see `use_short_attention`
@@ -49,8 +48,9 @@ class TextEncoder(Backbone):
         pooling: str | None = setting(None, choices=("mean", "cls", "mask"))  # default: mask with a template, else mean
         length: int | None = None  # `make_spec` chooses it from the texts; without it 128, or the network's maximum
         template: str | None = None
-        experts: int | Mapping[str, Any] | None = None
         dropout: float | None = setting(None, least=0, below=1)  # default: as configured in the checkpoint
+
+        retired = retired_settings(experts=None)
 
     def __init__(
         self,
@@ -61,7 +61,6 @@ class TextEncoder(Backbone):
         pooling: str,
         length: int,
         template: str | None = None,
-        experts: int | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         if tokenizer.pad_token_id is None:
@@ -75,7 +74,6 @@ class TextEncoder(Backbone):
         self.packing, self.packing_verified = packable(module), False
         use_short_attention(module, SHORT_ATTENTION)
         self.companion: Companion | None = None
-        self.settings["experts"] = None if experts is None else configure_experts(self.stack(), experts)
         self.tokenizer = tokenizer
         segments = int(module.config.to_dict().get("type_vocab_size", 0))
         inputs = inspect.signature(module.forward).parameters
@@ -122,8 +120,8 @@ class TextEncoder(Backbone):
         tokenizer = pretrained.load_tokenizer(checkpoint, what=WHAT)
         longest = pretrained.max_positions(module, tokenizer)
         length, pooling = settings.length or min(DEFAULT_LENGTH, longest), settings.pooling
-        options: dict[str, Any] = {"pooling": pooling or ("mask" if template else "mean"), "experts": settings.experts}
-        encoder = cls(module, tokenizer, name=name, length=length, template=template, **options)
+        pooling = pooling or ("mask" if template else "mean")
+        encoder = cls(module, tokenizer, name=name, pooling=pooling, length=length, template=template)
         encoder.checkpoint = checkpoint
         pretrained.check_text_encoder(encoder, encoder.states, longest)
         return encoder
@@ -241,7 +239,8 @@ class TextEncoder(Backbone):
     @classmethod
     def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
         module = pretrained.module_from_config(pretrained.load_config(str(folder), what=WHAT))
-        encoder = cls(module, pretrained.load_tokenizer(str(folder), what=WHAT), **settings)
+        tokenizer = pretrained.load_tokenizer(str(folder), what=WHAT)
+        encoder = cls(module, tokenizer, **without_retired(cls, settings))
         pretrained.check_tokenizer(encoder, pretrained.max_positions(module, encoder.tokenizer))
         return encoder
 
@@ -250,5 +249,4 @@ class TextEncoder(Backbone):
         # `prepare` sets these two in every call, and the tokenizer stores the last values
         for field in ("truncation", "padding"):
             tokenizer.pop(field, None)
-        fields = [tokenizer, self.tokenizer.pad_token_id, self.typed, self.length, self.settings["template"]]
-        return fingerprint(json.dumps(fields, sort_keys=True))
+        return fingerprint(tokenizer, self.tokenizer.pad_token_id, self.typed, self.length, self.settings["template"])

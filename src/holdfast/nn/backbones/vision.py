@@ -18,10 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
-from holdfast.core.settings import checked_settings, setting
+from holdfast.core.settings import checked_settings, retired_settings, setting
 from holdfast.nn.backbones import pretrained
 from holdfast.nn.backbones.small import HALF, IMAGENET, Colours, ImageBackbone, Normalise, check_side
-from holdfast.nn.experts.graft import configure_experts
 from holdfast.nn.graft.insert import add_drop_path, insert_prompts, prompt_parameters
 
 PRESETS = {"vit-tiny": (192, 12, 3), "vit-s/16": (384, 12, 6), "vit-b/16": (768, 12, 12)}  # width, layers, heads
@@ -103,9 +102,10 @@ class VisionTransformer(TransformersBackbone):
         pooling: str = setting("cls", choices=("cls", "mean"))
         prompt: str = setting("none", choices=("none", "shallow", "deep"))  # where trained tokens are added
         prompts: int = setting(5, least=1)
-        experts: int | Mapping[str, Any] | None = None  # a number, or settings, of experts in feed-forward networks
         # probability of dropping a residual branch of the last layer in training
         drop_path: float = setting(0.0, least=0, below=1)
+
+        retired = retired_settings(experts=None)
 
     def __init__(
         self,
@@ -129,7 +129,6 @@ class VisionTransformer(TransformersBackbone):
             register_unmasked_attention()
             module.config._attn_implementation = UNMASKED
         add_drop_path(self.stack(), options.drop_path)
-        self.settings["experts"] = configure_experts(self.stack(), options.experts)
         insert_prompts(self.stack(), self.width, place=options.prompt, prompts=options.prompts)
 
     @classmethod

@@ -1,14 +1,12 @@
 """Replace feed-forward networks inside transformers: by expert layers, or by wider networks of the same size."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
 from torch import nn
 
-from holdfast.core.errors import BadInput, check_at_least, check_known, unknown
-from holdfast.core.settings import type_error, without_retired
+from holdfast.core.errors import BadInput, check_at_least, unknown
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.experts.layer import ExpertSettings, SparseMoE
 from holdfast.nn.graft.insert import InsertingNeck
@@ -21,23 +19,6 @@ FEED_FORWARD_NAMES = (
     ("ffn.lin1", "ffn.activation", "ffn.lin2"),
 )
 LAYER_CHOICES = ("last-two", "every-two")
-
-
-def expert_settings(value: int | Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return all expert settings and `at`, given a number of experts or some of the settings; None without experts."""
-    if value is not None and not isinstance(value, int | Mapping):
-        raise BadInput(f"`experts` must be a number of experts or a mapping of settings; got {value!r}")
-    settings: dict[str, Any] = {"count": value} if isinstance(value, int) else dict(value or {})
-    if not settings or settings.get("count") == 0:
-        return None
-    settings = without_retired(SparseMoE, settings)
-    names = ("at", *(field.name for field in fields(ExpertSettings)))
-    for key in settings:
-        check_known("setting of experts", key, names)
-    at = settings.pop("at", LAYER_CHOICES[0])
-    if wrong := type_error(ExpertSettings, settings):
-        raise BadInput(f"experts: {wrong}")
-    return {"at": at, **asdict(ExpertSettings(**settings))}
 
 
 def insert_experts(
@@ -54,15 +35,6 @@ def insert_experts(
         experts = SparseMoE.from_feed_forward(up, down, activation, settings)
         for name, module in zip(names, (experts, nn.Identity(), nn.Identity()), strict=True):
             layer.set_submodule(name, module)
-
-
-def configure_experts(layers: nn.ModuleList, value: int | Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Insert the experts that a user configured and return all settings, as a model folder stores them."""
-    resolved = expert_settings(value)
-    if resolved is not None:
-        settings = {name: setting for name, setting in resolved.items() if name != "at"}
-        insert_experts(layers, ExpertSettings(**settings), at=resolved["at"])
-    return resolved
 
 
 def expert_layers(module: nn.Module) -> list[SparseMoE]:
@@ -106,9 +78,7 @@ def feed_forward_names(layer: nn.Module) -> tuple[str, ...]:
             if isinstance(up, nn.Linear) and activation is not None and isinstance(down, nn.Linear):
                 return names
     if expert_layers(layer):
-        raise BadInput(
-            "the encoder already has experts in this layer: insert them once, with neck=experts or encoder.experts"
-        )
+        raise BadInput("the encoder already has experts in this layer: insert them once")
     raise BadInput(
         f"{type(layer).__name__} has no feed-forward network of two linear layers that experts can replace: use a "
         "ViT, DeiT or DINOv2, or a text encoder such as BERT"

@@ -5,7 +5,6 @@ Shapes: b batch, t tokens, h heads, d width, q head width.
 
 import inspect
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,11 +31,6 @@ class MemoryStates:
 
 _active = ScopedValue[MemoryStates]()
 attend_to = _active.bind  # context in which memory attention reads these states; nothing is stored on a module
-
-
-def checkpoint_context() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return a `context_fn` for gradient checkpointing: recomputed layers read the same states."""
-    return nullcontext(), attend_to(_active.value)
 
 
 @dataclass(frozen=True, slots=True)

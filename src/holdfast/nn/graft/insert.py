@@ -6,7 +6,7 @@ Shapes: b batch, t tokens, p prompts, d width.
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,15 +18,8 @@ from holdfast.nn.backbones.base import Backbone
 ENDS = (("drop_path",), ("dropout",), ("attention.output.dropout", "output.dropout"))
 
 
-@runtime_checkable
-class Attachable(Protocol):
-    """A neck that also inserts a part into the backbone; `Model` calls `attach` once."""
-
-    def attach(self, backbone: Backbone) -> None: ...
-
-
 class InsertingNeck(nn.Module, ABC):
-    """A neck that inserts parts into the backbone and leaves the features unchanged."""
+    """A neck that may insert parts into the backbone, when `Model` attaches it; by default it keeps the features."""
 
     attached = False
     trains_parts = False  # in every tuning mode

@@ -7,8 +7,9 @@ from typing import Any
 from torch import nn
 
 from holdfast.core.errors import BadInput, check_known
-from holdfast.core.settings import setting_names
-from holdfast.nn.experts.graft import LAYER_CHOICES, expert_settings, feed_forward_names, layer_indices
+from holdfast.core.settings import setting_names, type_error
+from holdfast.nn.experts.graft import LAYER_CHOICES, feed_forward_names, layer_indices
+from holdfast.nn.experts.layer import ExpertSettings, SparseMoE
 from holdfast.nn.graft.holder import Entry
 from holdfast.nn.memory.general import GeneralSettings, ReadSettings, plan_reads
 from holdfast.nn.memory.key_value import KeyValueSettings
@@ -33,10 +34,10 @@ def experts(module: nn.Module, request: int | Mapping[str, Any]) -> list[Entry]:
     """Return one entry per expert layer, given a number of experts or settings with `at` and `feed`."""
     settings: dict[str, Any] = {"count": request} if isinstance(request, int) else dict(request)
     feed, at = settings.pop("feed", None), settings.pop("at", LAYER_CHOICES[0])
-    options = expert_settings({"count": 6} | settings)
-    if options is None:
-        raise BadInput("`experts` must be at least 1, got 0: remove it for a network without experts")
-    del options["at"]
+    _check_names("setting of experts", settings, setting_names(ExpertSettings))
+    if wrong := type_error(SparseMoE, settings):
+        raise BadInput(f"experts: {wrong}")
+    options = asdict(ExpertSettings(**settings))
     names = [at] if isinstance(at, str) else at
     if isinstance(names, Sequence) and names and all(isinstance(n, str) and n not in LAYER_CHOICES for n in names):
         blocks = [_existing(module, name) for name in names]

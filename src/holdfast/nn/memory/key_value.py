@@ -27,22 +27,28 @@ from holdfast.ops.reads import scores
 
 
 @checked_settings
-class KeyValueSettings:
-    """Settings of a key-value memory; the defaults are the published ones (Jia & Zhang, 2023)."""
+class SlotSettings:
+    """Settings of memories with learned slots."""
 
-    slots: int = setting(1024, least=1, search=choice(128, 256, 512, 1024, 2048))
     heads: int = setting(4, least=1)
     key_width: int = setting(256, least=1)
     query_norm: bool = False  # batch norm on the queries
+    init: str = setting("data", choices=INITS)  # initialise from the first training batches; `published`: random slots
+    # with init=data: queries of examples, or `kmeans`: means of clusters of them
+    keys: str = setting("sample", choices=KEYS)
+
+
+@checked_settings
+class KeyValueSettings(SlotSettings):
+    """Settings of a key-value memory; the defaults are the published ones (Jia & Zhang, 2023)."""
+
+    slots: int = setting(1024, least=1, search=choice(128, 256, 512, 1024, 2048))
     keys_per_head: bool = True
     values_per_head: bool = False
     project: bool = False  # linear layer after the read
     similarity: str = setting("dot", choices=("dot", "scaled", "cosine"))
     temperature: float = setting(1.0, above=0)
     top: int | None = setting(None, least=1)  # read only the best `top` slots per head
-    init: str = setting("data", choices=INITS)  # initialise from the first training batches; `published`: random slots
-    # with init=data: queries of examples, or `kmeans`: means of clusters of them
-    keys: str = setting("sample", choices=KEYS)
 
     retired: ClassVar[Mapping[str, Any]] = retired_settings(query="linear", mean=False)
 

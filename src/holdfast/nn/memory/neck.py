@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from holdfast.core.settings import checked_settings, choice, keywords_of, setting
 from holdfast.core.tape import is_recording, record
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.graft.insert import insert_after
+from holdfast.nn.graft.insert import InsertingNeck, insert_after
 from holdfast.nn.memory.initialise import FromData, thin
 from holdfast.nn.memory.key_value import KeyValueMemory, KeyValueSettings
 from holdfast.nn.memory.product_key import ProductKeyMemory, ProductKeySettings
@@ -89,26 +89,23 @@ class BlendSettings:
     frozen: bool = False  # leave the slots as they are initialised
 
 
-class MemoryNeck(nn.Module):
+class MemoryNeck(InsertingNeck):
     """A memory on the features or inside a transformer; calls `make` once per position. Settings: `BlendSettings`."""
 
     @keywords_of(BlendSettings)
     def __init__(self, width: int, make: Callable[[], nn.Module], settings: BlendSettings) -> None:
         super().__init__()
-        self.width, self.place, self.options = width, settings.place, settings
-        self.fused = self._blend(make) if self.place == "feature" else nn.Identity()
-        self.make = None if self.place == "feature" else make
+        self.width, self.place, self.options, self.make = width, settings.place, settings, make
+        self.fused = self._blend() if self.place == "feature" else nn.Identity()
 
-    def _blend(self, make: Callable[[], nn.Module]) -> MemoryBlend:
-        memory = make().requires_grad_(not self.options.frozen)
+    def _blend(self) -> MemoryBlend:
+        memory = self.make().requires_grad_(not self.options.frozen)
         return MemoryBlend(memory, share=self.options.share, fusion=self.options.fusion)
 
-    def attach(self, backbone: Backbone) -> None:
-        """Insert the memory into a transformer, once."""
-        if self.make is not None:
+    def insert(self, backbone: Backbone) -> None:
+        if self.place != "feature":
             at = [-1] if self.place == "tokens" else range(len(backbone.stack()))
-            insert_after(backbone, at, partial(self._blend, self.make))
-            self.make = None
+            insert_after(backbone, at, self._blend)
 
     def forward(self, z: Tensor) -> Tensor:
         if not torch.is_autocast_enabled(z.device.type):

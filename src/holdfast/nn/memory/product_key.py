@@ -15,8 +15,6 @@ from holdfast.accel.table_reads import select_pairs, weighted_rows
 from holdfast.core.errors import BadInput
 from holdfast.core.settings import checked_settings, keywords_of, retired_settings, setting
 from holdfast.nn.memory.initialise import (
-    INITS,
-    KEYS,
     choose_slots,
     examples_for,
     needs_no_initialisation,
@@ -24,23 +22,17 @@ from holdfast.nn.memory.initialise import (
     relative_scale,
     solve_scale,
 )
-from holdfast.nn.memory.key_value import query_net
+from holdfast.nn.memory.key_value import SlotSettings, query_net
 from holdfast.nn.memory.read import Read, mean_values
 from holdfast.ops.reads import best_pairs
 
 
 @checked_settings
-class ProductKeySettings:
+class ProductKeySettings(SlotSettings):
     """Settings of a product-key memory."""
 
     slots: int = setting(1_048_576, least=1)
-    heads: int = setting(4, least=1)
-    key_width: int = setting(256, least=2)
     top: int = 32  # slots per head
-    query_norm: bool = False  # batch norm on the queries
-    init: str = setting("data", choices=INITS)  # initialise from the first training batches; `published`: random slots
-    # with init=data: queries of examples, or `kmeans`: means of clusters of them
-    keys: str = setting("sample", choices=KEYS)
 
     retired: ClassVar[Mapping[str, Any]] = retired_settings(query="linear", updates="all")
 

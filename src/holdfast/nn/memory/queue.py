@@ -142,12 +142,3 @@ class SyntheticMemory(nn.Module):
     def null(self) -> AbstractContextManager[None]:
         """Context in which every slot is the mean of all slots."""
         return overwritten((self.values, self.values.detach().mean(0, keepdim=True)))
-
-    def slot_similarity(self) -> Tensor:
-        """Return the mean cosine similarity (c,) between two slots of a class; 1 if all are equal, zeros included."""
-        count = int(self.labels[-1]) + 1
-        values = self.values.detach().view(count, -1, self.values.shape[1])  # (c, m, d)
-        unit, slots = F.normalize(values, dim=-1), values.shape[1]
-        pairs = unit.sum(1).square().sum(-1) - unit.square().sum((1, 2))  # every pair counted twice
-        equal = (values == values[:, :1]).flatten(1).all(dim=1)
-        return torch.where(equal, 1.0, pairs / max(1, slots * (slots - 1)))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from holdfast.accel.recurrent_loop import unroll
 from holdfast.core.errors import BadInput, check_at_least
-from holdfast.core.settings import checked_settings, setting
+from holdfast.core.settings import checked_settings, choice, setting
 from holdfast.core.tape import is_recording, record
 from holdfast.nn.growth import expand_units
 from holdfast.nn.memory.bank import MemoryBank
@@ -23,22 +23,28 @@ from holdfast.nn.recurrent.layout import Layout, States, make_layout
 from holdfast.ops.cells import BLOCKS, CELLS
 from holdfast.ops.recurrent_step import InitialState, Schedule, Weights, reference_step
 
-BANK_SETTINGS = ("init", "key_scale", "value_scale", "temperature")  # of networks with such layers
+
+@checked_settings
+class BankSettings:
+    """Settings of the slots of a recurrent layer."""
+
+    init: str = setting("data", choices=INITS, help="initialisation of the slots: data, or published (random)")
+    key_scale: float = setting(1.0, above=0, search=choice(0.3, 1.0, 3.0), help="factor of initial keys")
+    value_scale: float = setting(1.0, above=0, search=choice(0.3, 1.0, 3.0), help="factor of initial values")
+    temperature: float = setting(1.0, above=0, search=choice(0.3, 1.0, 3.0), help="divisor of the scores of slots")
+
+
+BANK_SETTINGS = tuple(BankSettings.__dataclass_fields__)
 
 
 @checked_settings
-class RecurrentSettings:
+class RecurrentSettings(BankSettings):
     """Settings of a recurrent layer."""
 
     cell: str = setting("lstm", choices=CELLS)
     slots: int = setting(0, least=0)  # slots per direction; 0: no bank
     slot_width: int | None = setting(None, least=1)  # width of the values; default: the input width
     directions: int = setting(2, choices=(1, 2))
-    # initialise the bank from the first training batches; `published`: random slots
-    init: str = setting("data", choices=INITS)
-    key_scale: float = setting(1.0, above=0)  # factor of initial keys
-    value_scale: float = setting(1.0, above=0)  # factor of initial values
-    temperature: float = setting(1.0, above=0)  # divisor of the scores of the bank
 
     @property
     def blocks(self) -> tuple[int, int]:

@@ -40,11 +40,6 @@ def test_frozen_encoder_is_outside_state_and_optimizer_and_shared_by_copies(fold
     assert not any(each.requires_grad for each in second.states(X, [1, 3]))
 
 
-def test_moves_with_its_network(folder):
-    second = held(folder).to(torch.float64)
-    assert second.states(X, [3])[0].dtype == torch.float64
-
-
 def test_trained_encoder_is_a_normal_submodule(folder):
     second = GeneralEncoder.build(folder, frozen=False).train()
     assert all(p.requires_grad for p in second.parameters())
@@ -88,24 +83,6 @@ def test_cache_distinguishes_token_types(folder):
     zero, one = (Tokens(IDS[:1], X.mask[:1], torch.full((1, 5), i)) for i in (0, 1))
     assert not torch.equal(second.states(zero, [2])[0], second.states(one, [2])[0])
     assert_close(second.states(one, [2])[0], held(folder).states(one, [2])[0])
-
-
-def test_cache_distinguishes_precisions(folder):
-    second = held(folder, cache=1)
-    result = {None: second.states(X, [2])[0]}
-    for dtype in (torch.bfloat16, torch.float16):
-        with torch.autocast("cpu", dtype=dtype):
-            result[dtype] = second.states(X, [2])[0]
-            assert torch.equal(second.states(X, [2])[0], result[dtype])
-    assert [each.dtype for each in result.values()] == [torch.float32, torch.bfloat16, torch.float16]
-    assert len(second.frozen.cached) == 3 * len(IDS)
-
-
-def test_states_can_be_saved_for_backward(folder):
-    learned = torch.nn.Linear(32, 4)
-    for cache in (0, 1):
-        learned(held(folder, cache=cache).states(X, [2])[0]).sum().backward()  # fails with states of inference mode
-    assert learned.weight.grad is not None
 
 
 def test_states_beyond_the_cache_size_are_recomputed(folder):

@@ -1,4 +1,4 @@
-"""G-MAP encoder: what is trained, what stays fixed, saving and loading, controls."""
+"""G-MAP encoder: what is trained, what stays fixed, saving and loading, and null controls of the memory."""
 
 import copy
 import shutil
@@ -7,30 +7,30 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
 from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
+from holdfast.core.seeds import seeded
+from holdfast.data.raw import Texts
 from holdfast.methods.averaging import SWAD, MovingAverage
 from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Optimizer, OptimizerSettings
-from holdfast.nn.backbones.companion import GeneralEncoder
 from holdfast.nn.backbones.gmap import GMap
 from holdfast.nn.backbones.pretrained import load_module
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.graft.attention import ATTENTIONS
 from holdfast.nn.heads import Linear
 from holdfast.nn.label_words import LabelWords
-from holdfast.nn.memory.general import STRATEGIES, GeneralMemory
+from holdfast.nn.memory.general import memory_hidden
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.nn.tuning import tune
 from holdfast.tasks.classify import Classify
+from holdfast.tasks.masked import Masked
 from tests import tiny
-from tests.unit.nn.graft.test_attention import tiny_gpt2
 from tests.unit.nn.transformers import LABELS, TEXTS
 
 OTHERS = ("roberta", "mpnet", "distilbert", "electra")
@@ -67,20 +67,6 @@ def trained(encoder: TextEncoder, steps: int = 3) -> ERM:
     for _ in range(steps):
         network.step(DomainBatch(batch(encoder), LABELS, (0, 1), (3, 3)))
     return network
-
-
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_features_do_not_depend_on_padding_and_batch(strategy, attention, folders):
-    encoder = build(folders, strategy=strategy, attention=attention).eval()
-    x = batch(encoder)
-    assert len(set(x.mask.sum(1).tolist())) > 2
-    with torch.no_grad():
-        together = encoder(x)
-        for i, text in enumerate(TEXTS):
-            assert_close(encoder(batch(encoder, [text]))[0], together[i], rtol=1e-4, atol=1e-5)
-        longer = inputs.Tokens(F.pad(x.ids, (0, 4), value=1), F.pad(x.mask, (0, 4)))
-        assert_close(encoder(longer), together, rtol=1e-4, atol=1e-5)
 
 
 def test_dropout_applies_to_trained_networks(folders):
@@ -142,23 +128,6 @@ def test_unfrozen_general_model_is_trained(folders):
     assert len(moved) == len(before)
 
 
-def test_domain_weights_load_into_the_plain_network(folders):
-    network = trained(build(folders, attention="gate"))
-    plain = load_module(folders["domain"], what="it")
-    plain.load_state_dict(network.model.backbone.module.state_dict())  # strict: exactly the same names
-    extra = [name for name in network.model.backbone.state_dict() if not name.startswith("module.")]
-    assert sorted(extra) == ["companion.gates.2.weight", "companion.shares.1", "companion.shares.2"]
-
-
-def test_memory_of_an_identical_network_changes_only_the_first_layer(folders):
-    """The states after layer i are the input of layer i + 1, so reading them as memory changes nothing there."""
-    encoder = build(folders, general=None, strategy="none").eval()
-    second = GeneralEncoder.build(encoder.checkpoint, frozen=True)
-    encoder.attach_companion(GeneralMemory(encoder.module, second, {1: (1,)}))
-    plain = TextEncoder.build(list, name=folders["domain"], length=16).eval()
-    assert_close(encoder(batch(plain)), plain(batch(plain)), rtol=1e-4, atol=1e-5)
-
-
 def test_mix_interpolates_weights(folders):
     one, other = (load_module(folders[name], what="it").state_dict() for name in ("domain", "general"))
     for share in (0.0, 0.3, 1.0):
@@ -170,11 +139,6 @@ def test_mix_interpolates_weights(folders):
         build(folders, mix=2)
     with pytest.raises(BadInput, match=r"encoder\.mix .*token_type_embeddings"):
         build(folders, mix=0.5, general=folders["roberta"])
-
-
-def test_strategy_none_is_the_plain_encoder(folders):
-    plain = TextEncoder.build(list, name=folders["domain"], length=16).eval()
-    assert torch.equal(build(folders, strategy="none").eval()(batch(plain)), plain(batch(plain)))
 
 
 def test_different_tokenizers_raise(folders):
@@ -232,12 +196,6 @@ def test_folder_with_another_general_model_raises(folders, tmp_path):
         GMap.load(tmp_path, settings)
 
 
-def test_settings_identify_the_general_model(folders, tmp_path):
-    """The key of cached features consists of settings and state, and the state excludes the general model."""
-    digests = {build(folders, general=folders[name]).settings["companion"]["digest"] for name in ("general", "roberta")}
-    assert len(digests) == 2
-
-
 @pytest.mark.parametrize("family", ["bert", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_half_precision_is_close(family, attention, tmp_path):
@@ -285,18 +243,84 @@ def test_prompts_and_label_words_work(folders):
     assert " ".join(words).startswith("[CLS] the good film was i ##t [MASK]")
 
 
-def test_decoder_does_not_see_later_tokens(tmp_path):
-    for seed, name in enumerate(("domain", "general")):
-        tiny_gpt2(words=len(tiny.VOCABULARY), seed=seed).save_pretrained(tmp_path / name)
-        tiny.tiny_tokenizer(tmp_path / name)
-    encoder = GMap.build(list, domain=str(tmp_path / "domain"), general=str(tmp_path / "general"), length=12).eval()
-    plain = TextEncoder.build(list, name=str(tmp_path / "domain"), length=12).eval()
+TRAINING = [f"the {word} film number {i}" for i in range(10) for word in ("good", "bad")]
+
+
+def control(folders, seed: int = 0, **options) -> TextEncoder:
+    """Build an encoder from training texts, which the memory `other` reads."""
+    given = {"domain": folders["domain"], "general": folders["general"], "length": 16, **options}
+    with seeded(seed):
+        return GMap.build(lambda: TRAINING, **given)
+
+
+def test_memory_own_is_a_copy_of_the_domain_encoder(folders):
+    encoder, asked = control(folders, memory="own"), control(folders, general=None)
+    assert encoder.settings["companion"]["digest"] == asked.settings["companion"]["digest"]
+    held = encoder.companion.second.module.state_dict()
+    for name, value in load_module(folders["domain"], what="it").state_dict().items():
+        assert torch.equal(held[name], value)
+
+
+def test_memory_random_depends_on_the_seed_and_is_frozen(folders):
+    one, again, other = (control(folders, seed, memory="random") for seed in (0, 0, 1))
+    digests = [each.settings["companion"]["digest"] for each in (one, again, other, control(folders))]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
+    held = one.companion.second
+    assert held.frozen is not None
+    assert not any(p.requires_grad for p in held.module.parameters())
+    general = load_module(folders["general"], what="it").state_dict()
+    assert {name: value.shape for name, value in held.module.state_dict().items()} == {
+        name: value.shape for name, value in general.items()
+    }
+
+
+def test_memory_other_reads_states_of_a_training_text(folders):
+    encoder = control(folders, memory="other", strategy="single").eval()
     x = batch(encoder)
-    with torch.no_grad():
-        before = encoder.states(x)
-        assert float((before - plain.states(x)).abs().max()) > 1e-3
-        for t in range(1, x.ids.shape[1]):
-            ids = x.ids.clone()
-            ids[:, t:] = 7
-            after = encoder.states(inputs.Tokens(ids, x.mask))
-            assert_close(after[:, :t], before[:, :t], rtol=0, atol=1e-5)
+    recall = encoder.companion.memory_states(x)
+    (memory,) = recall.memory.values()
+    (states,) = encoder.companion.second.states(encoder.companion.others.replacements(x), [3])
+    t = min(x.ids.shape[1], states.shape[1])
+    assert_close(memory[:, :t], states[:, :t])
+    words = {
+        encoder.tokenizer.decode(ids[mask], skip_special_tokens=True)
+        for ids, mask in zip(encoder.companion.others.pool.ids, encoder.companion.others.pool.mask, strict=True)
+    }
+    assert words == {" ".join(encoder.tokenizer.decode(encoder.tokenizer(text)["input_ids"][1:-1]).split())
+                     for text in TRAINING}  # fmt: skip
+
+
+def test_invalid_controls_raise(folders):
+    with pytest.raises(BadInput, match="unknown memory 'mine'"):
+        control(folders, memory="mine")
+    with pytest.raises(BadInput, match=r"encoder.strategy"):
+        control(folders, memory="other", strategy="beside")
+
+
+def test_hidden_memory_equals_the_plain_encoder(folders):
+    plain = TextEncoder.build(list, name=folders["domain"], length=16).eval()
+    for memory in ("general", "other"):
+        encoder = control(folders, memory=memory).eval()
+        x = batch(encoder)
+        with torch.no_grad(), memory_hidden():
+            assert_close(encoder(x), plain(x), rtol=0, atol=1e-5)
+        assert float((encoder(x) - plain(x)).detach().abs().max()) > 1e-3
+
+
+def test_masked_words_are_masked_for_the_general_model(folders):
+    """Otherwise its states would reveal the masked words."""
+    encoder = control(folders).eval()
+    network = Masked().prepare(encoder, Texts.of(TRAINING), ())
+    x = network.store.take(torch.arange(len(TRAINING)))
+    seen = []
+    encoder.companion.second.module.register_forward_pre_hook(
+        lambda _, __, named: seen.append(named["input_ids"]), with_kwargs=True
+    )
+    encoder(x)
+    assert torch.equal(seen[0], x.ids)
+    y = network.y.take(torch.arange(len(TRAINING)))
+    there = x.at >= 0
+    shown = seen[0].gather(1, x.at.clamp(min=0))[there]
+    assert int((shown == encoder.tokenizer.mask_token_id).sum()) > 0.6 * len(shown)
+    assert int((shown == y[there]).sum()) < 0.4 * len(shown)

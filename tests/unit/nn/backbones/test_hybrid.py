@@ -50,13 +50,11 @@ def test_any_method_trains_it(bert, tune):
     assert record.stages[0]["test"]
 
 
-def test_saved_model_predicts_the_same_and_is_not_exported(bert, tmp_path):
+def test_a_saved_model_is_not_exported(bert, tmp_path):
     options = {"encoder.base": bert, "encoder.dimension": 4}
     model = DomainClassifier("logistic", encoder="hybrid", device="cpu", settings=options)
     model.fit(list(TEXTS), DATA.y, domains=DATA.domain)
     assert model.record_.spec["tune"] == "frozen"
     model.save_pretrained(tmp_path / "model")
-    again = DomainClassifier.from_pretrained(tmp_path / "model", device="cpu")
-    np.testing.assert_allclose(again.predict_proba(TEXTS), model.predict_proba(TEXTS), atol=1e-6)
     with pytest.raises(BadInput, match="hybrid cannot be exported"):
         export_module(load_model(tmp_path / "model"))

@@ -198,12 +198,6 @@ def test_networks_of_older_versions_are_left_alone(monkeypatch: pytest.MonkeyPat
     assert network.config._attn_implementation == "sdpa"
 
 
-def test_other_implementations_stay() -> None:
-    network = tiny_bert(attn_implementation="eager")
-    use_short_attention(network, SHORT_ATTENTION)
-    assert network.config._attn_implementation == "eager"
-
-
 @pytest.mark.gpu
 def test_eager_steps_use_torch_unless_weights_are_dropped() -> None:
     x = inputs("cuda", 5, 5, 16)

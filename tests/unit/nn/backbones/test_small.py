@@ -5,19 +5,10 @@ import torch
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.small import CNN, IMAGENET, MLP, Features, Normalise, PixelMLP
 
 VECTORS = torch.randn(20, 5, generator=torch.Generator().manual_seed(0)) * 3 + 7
 IMAGES = torch.randint(0, 256, (6, 3, 16, 16), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
-
-
-def built() -> list[tuple[Backbone, torch.Tensor]]:
-    return [
-        (Features.build(lambda: VECTORS), VECTORS),
-        (MLP.build(lambda: VECTORS, hidden=(8, 6), dropout=0.5), VECTORS),
-        (CNN.build(lambda: IMAGES, size=16), IMAGES),
-    ]
 
 
 def test_mlp_standardises_by_the_training_examples() -> None:

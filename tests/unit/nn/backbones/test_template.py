@@ -1,7 +1,5 @@
 """Templates: filled as one text for every tokenizer, without losing the mask or words of the template."""
 
-import json
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -102,22 +100,6 @@ def test_soft_tokens_start_as_their_words_and_train(folders, family):
     with torch.no_grad():
         soft.soft.weight *= 2
     assert float((soft(soft.prepare(pairs).take(torch.arange(3))) - result[0]).detach().abs().max()) > 1e-3
-
-
-@pytest.mark.parametrize("template", ["sentiment-0", SOFT])
-def test_round_trip(folders, template, tmp_path):
-    encoder = build(folders["pieces"], template).eval()
-    if encoder.soft is not None:
-        torch.nn.init.normal_(encoder.soft.weight)
-    columns = json.loads(json.dumps(encoder.save(tmp_path)))
-    again = TextEncoder.load(tmp_path, columns).eval()
-    again.load_state_dict(encoder.state_dict())
-    examples = ["good", "bad film"] if template == "sentiment-0" else [("good", "a"), ("bad", "b")]
-    one, two = (e(e.prepare(examples).take(torch.arange(2))) for e in (encoder, again))
-    assert torch.equal(one, two)
-    assert encoder.preparation_key() == again.preparation_key()
-    assert encoder.preparation_key() != build(folders["pieces"], None).preparation_key()
-    assert encoder.preparation_key() != build(folders["pieces"], "Just {mask} {text}").preparation_key()
 
 
 def test_soft_preset_has_eight_tokens(folders):

@@ -71,13 +71,6 @@ def test_values_and_both_derivatives(assert_derivatives, t, k, same, d, h, loop)
     assert not bool(grads[2][1].any())  # the expert without tokens
 
 
-@pytest.mark.parametrize("check", [torch.autograd.gradcheck, torch.autograd.gradgradcheck])
-def test_finite_differences(check):
-    u, gates, chosen, weights = case(4, dtype=torch.float64, experts=3)
-    leaves = [x.clone().requires_grad_() for x in (u, gates, *weights)]
-    assert check(partial(dispatched, chosen, F.gelu, loop=False), leaves, fast_mode=True)
-
-
 def test_another_activation_and_no_biases(assert_derivatives):
     u, gates, chosen, (up, up_bias, down, down_bias) = case(37)
     inputs = u, gates, up, up_bias, down, down_bias
@@ -90,31 +83,6 @@ def test_another_activation_and_no_biases(assert_derivatives):
         return naive(chosen, F.gelu, u, gates, up, 0.0, down, 0.0)
 
     assert_derivatives(without, naive_without, (u, gates, up, down))
-
-
-def test_bf16_rows_with_fp32_biases_only_round():
-    u, gates, chosen, weights = case(70)
-    inputs = u, gates, *weights
-    exact = [x.double().requires_grad_() for x in inputs]
-    narrow = [x.to(torch.bfloat16 if i in (0, 2, 4) else torch.float32).requires_grad_() for i, x in enumerate(inputs)]
-    actual, expected = dispatched(chosen, F.gelu, *narrow)[0], naive(chosen, F.gelu, *exact)[0]
-    grads = zip(torch.autograd.grad(actual.sum(), narrow), torch.autograd.grad(expected.sum(), exact), strict=True)
-    dtypes = [torch.bfloat16, *(x.dtype for x in narrow)]
-    for (a, b), dtype in zip([(actual, expected), *grads], dtypes, strict=True):
-        assert a.dtype == dtype
-        assert bool((a.detach().double() - b.detach()).abs().max() <= 0.03 * b.detach().abs().max())
-
-
-def test_grouped_product_of_torch_equals_the_loop(monkeypatch):
-    u, gates, chosen, weights = case()
-    calls = []
-    if dispatch._grouped_mm is not None:
-        original = dispatch._grouped_mm
-        monkeypatch.setattr(dispatch, "_grouped_mm", lambda *a, **named: calls.append(1) or original(*a, **named))
-    first = dispatched(chosen, F.gelu, u, gates, *weights, loop=False)[0]
-    assert len(calls) == (2 if dispatch._grouped_mm is not None else 0)
-    monkeypatch.setattr(dispatch, "_grouped_mm", None)  # an older torch
-    assert_close(first, dispatched(chosen, F.gelu, u, gates, *weights, loop=False)[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("inputs", [7, 8])

@@ -1,7 +1,6 @@
 """Memory attention: equations, masks, insertion and removal, error messages."""
 
 import copy
-import threading
 
 import pytest
 import torch
@@ -25,11 +24,11 @@ from holdfast.nn.graft.attention import (
     MemoryAttention,
     MemoryStates,
     attend_to,
-    checkpoint_context,
     insert_attention,
     remove_attention,
 )
 from tests import tiny
+from tests.gradients import assert_same
 
 KIN = {
     "xlm-roberta": XLMRobertaConfig, "camembert": CamembertConfig, "ernie": ErnieConfig, "data2vec": Data2VecTextConfig,
@@ -138,21 +137,6 @@ def test_weights_and_modes_carry_over_to_the_plain_network(net):
     assert torch.equal(states(net.eval()), states(other.eval()))
 
 
-def test_copy_is_independent(net):
-    insert_attention(layer_stack(net), [PLACE])
-    other = copy.deepcopy(net)
-    with torch.no_grad():
-        for p in other.parameters():
-            p.zero_()
-    recall = MemoryStates({PLACE: torch.randn(2, 5, 32)})
-    with attend_to(recall):
-        assert bool(states(net).any())
-        assert not bool(states(other).any())
-    remove_attention(layer_stack(other))
-    actual = {id(p) for p in net.parameters()}
-    assert not any(id(p) in actual for p in other.parameters())
-
-
 def naive(plain: BertSelfAttention, h, m, real, attention, share):
     """Compute head by head and token by token."""
     result = torch.zeros_like(h)
@@ -193,23 +177,7 @@ def test_attention_equals_the_equation(attention, networks):
     learned = [h, m, *plain.parameters(), *([share] if attention == "gate" else [])]
     with attend_to(MemoryStates({PLACE: m}, share={PLACE: share})):
         fast, _ = module(h, attention_mask=mask)
-    slow = naive(plain, h, m, REAL, attention, share)
-    assert_close(fast, slow)
-    weights = torch.randn_like(fast)
-    for a, b in zip(
-        torch.autograd.grad((fast * weights).sum(), learned),
-        torch.autograd.grad((slow * weights).sum(), learned),
-        strict=True,
-    ):
-        assert_close(a, b)
-
-
-def test_zero_share_equals_the_plain_layer(networks):
-    net = copy.deepcopy(networks["roberta"]).eval()
-    before = states(net)
-    insert_attention(layer_stack(net), [PLACE], attention="gate")
-    with attend_to(MemoryStates({PLACE: torch.randn(2, 5, 32)}, share={PLACE: torch.full((2,), -torch.inf)})):
-        assert_close(states(net), before, rtol=0, atol=1e-6)
+    assert_same(fast, naive(plain, h, m, REAL, attention, share), learned)
 
 
 def test_padding_and_batch_have_no_effect(net):
@@ -258,55 +226,6 @@ def test_missing_memory_raises(net):
         states(net)
     with pytest.raises(BadInput, match="without a memory"):
         states(net)  # no state remains
-
-
-def test_threads_are_independent(networks):
-    net = copy.deepcopy(networks["bert"]).eval()
-    insert_attention(layer_stack(net), range(3))
-    memories = [torch.full((2, 5, 32), float(i)) for i in range(4)]
-
-    def run(memory):
-        with torch.no_grad(), attend_to(MemoryStates(dict.fromkeys(range(3), memory))):
-            return states(net)
-
-    expected, result = [run(memory) for memory in memories], [[] for _ in memories]
-    gate = threading.Barrier(len(memories))
-
-    def work(i):
-        gate.wait()
-        result[i] = [run(memories[i]) for _ in range(10)]
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(memories))]
-    [t.start() for t in threads]
-    [t.join() for t in threads]
-    for one, many in zip(expected, result, strict=True):
-        assert len(many) == 10
-        assert all(torch.equal(one, each) for each in many)
-
-
-@pytest.mark.parametrize("family", ["bert", "distilbert", "gpt2"])
-def test_gradient_checkpointing(family, networks):
-    net = copy.deepcopy(networks[family])
-    insert_attention(layer_stack(net), range(3))
-    for part in net.modules():
-        if isinstance(part, nn.Dropout):
-            part.p = 0.0
-    memory = torch.randn(2, 5, 32, requires_grad=True)
-
-    def grads():
-        with attend_to(MemoryStates(dict.fromkeys(range(3), memory))):
-            out = states(net.train())
-        return torch.autograd.grad(out.square().sum(), [memory, *layer_stack(net).parameters()])
-
-    plain = grads()
-    net.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": checkpoint_context})
-    calls = []
-    hook = layer_stack(net)[0].register_forward_pre_hook(lambda *_: calls.append(1))
-    again = grads()
-    hook.remove()
-    assert len(calls) == 2  # recomputed
-    for a, b in zip(plain, again, strict=True):
-        assert_close(a, b)
 
 
 def test_unsupported_attention_raises():

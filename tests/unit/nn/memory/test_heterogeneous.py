@@ -11,6 +11,7 @@ from holdfast.core.tape import tape
 from holdfast.nn.memory.heterogeneous import PIECE, HeterogeneousMemory
 from holdfast.nn.model import Model
 from holdfast.nn.necks import MatchedControl, ParameterControl
+from tests.gradients import assert_same
 
 WIDTH, CLASSES = 8, 3
 SMALL = {"real": 10, "slots": 2, "label_width": 4, "heads": 2, "support": 6, "dropout": 0.0}
@@ -79,23 +80,9 @@ def test_memory_equals_a_naive_implementation(options, context):
 def test_training_attends_to_the_batch(options):
     module = filled(**options).train()
     expected = naive(module, Z, "batch" if module.across else "self")
-    assert_close(module(Z), expected, rtol=1e-5, atol=1e-5)
-    target = torch.linspace(-1, 1, expected.numel()).view_as(expected)
-    table = module.labels.weight
-    for (name, p), a, b in zip(
-        module.named_parameters(),
-        torch.autograd.grad((module(Z) * target).sum(), list(module.parameters()), allow_unused=True),
-        torch.autograd.grad((expected * target).sum(), list(module.parameters()), allow_unused=True),
-        strict=True,
-    ):
-        if p is not table:  # the naive version also trains the labels of the queue
-            assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
-
-
-def test_batch_context_is_permutation_equivariant():
-    module, order = filled(context="batch").eval(), torch.tensor([3, 0, 6, 2, 5, 1, 4])
-    assert_close(module(Z[order]), module(Z)[order], rtol=1e-5, atol=1e-6)
-    assert not torch.allclose(module(Z[:3]), module(Z)[:3], atol=1e-4)
+    # the naive version also trains the labels of the queue
+    learned = [p for p in module.parameters() if p is not module.labels.weight]
+    assert_same(module(Z), expected, learned, tolerance=1e-5, gradients=10)
 
 
 @pytest.mark.parametrize("context", ALONE)
@@ -190,7 +177,6 @@ def test_zero_slots_stay_equal():
         groups = module.slots.values.detach().view(CLASSES, 3, WIDTH)
         assert bool(groups.any())  # they changed
         assert torch.equal(groups, groups[:, :1].expand_as(groups)) == alike
-        assert bool((module.slots.slot_similarity() > 0.9999).all()) == alike
 
 
 def test_frozen_slots_are_not_trained():
@@ -231,25 +217,6 @@ def test_matched_control_uses_every_parameter_on_single_examples():
     assert_close(module(Z)[:1], module(Z[:1]))
     module(Z).square().sum().backward()
     assert all(bool(p.grad.any()) for p in module.parameters())
-
-
-def test_features_and_label_vectors_have_the_same_scale():
-    small = 0.1 * Z
-    module = filled().eval()
-    module.write(small, Y)
-    rows = []
-    for block in (module.first, module.second):
-        block.keys_values = lambda x, original=block.keys_values: rows.append(x.detach()) or original(x)
-    module(small)
-    joined = [x for x in rows if x.shape[1] == WIDTH + 4]
-    queue, slots = joined[0][module.queue.seen], joined[1]
-    for x in (queue, slots):
-        energy = x.square().mean(0)
-        assert_close(energy[:WIDTH].mean(), energy[WIDTH:].mean(), rtol=0.15, atol=0)
-    large = filled().eval()
-    large.write(Z, Y)
-    large.set_support(module.support.rows[module.support.seen])
-    assert_close(large(Z), module(small), rtol=1e-2, atol=1e-2)
 
 
 def test_queue_statistics():

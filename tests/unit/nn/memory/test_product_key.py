@@ -7,6 +7,7 @@ from holdfast.accel.table_reads import select_pairs
 from holdfast.core.errors import BadInput
 from holdfast.nn.memory.product_key import ProductKeyMemory
 from tests.devices import GPU
+from tests.gradients import assert_same
 
 B, WIDTH = 11, 12
 
@@ -37,14 +38,8 @@ def test_read_equals_exhaustive_search(dtype, close, top, device):
     z = torch.randn(B, WIDTH, dtype=dtype, device=device, requires_grad=True)
     result, (content, slots) = memory.read(z), by_search(memory, z, top)
     assert torch.equal(result.slots.sort().values, slots.sort().values)
-    torch.testing.assert_close(result.content, content, rtol=close, atol=close)
     torch.testing.assert_close(result.weights.sum(-1), torch.ones(B, 3, dtype=result.weights.dtype, device=device))
-    probe = torch.randn_like(content)
-    learned = (z, *memory.parameters())
-    for actual, reference in zip(
-        torch.autograd.grad(result.content, learned, probe), torch.autograd.grad(content, learned, probe), strict=True
-    ):
-        torch.testing.assert_close(actual, reference, rtol=10 * close, atol=10 * close)
+    assert_same(result.content, content, (z, *memory.parameters()), tolerance=close, gradients=10)
 
 
 SIZES = [(40, 32), (33, 7), (64, 1), (5, 5), (1, 1), (1000, 30)]
@@ -71,24 +66,6 @@ def test_kernels_select_a_diverged_key(n, kernel_device):
     assert bool(weights.isnan().any(-1).all())
 
 
-class NoGradient(torch.autograd.Function):
-    """Returns its input, without a gradient."""
-
-    @staticmethod
-    def forward(_, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(_, *grads):
-        return None
-
-
-def test_weights_without_a_gradient(kernel_device):
-    scores = torch.randn(2, 6, 9, device=kernel_device, requires_grad=True)
-    result = NoGradient.apply(select_pairs(scores, 4, heads=2)[0])
-    assert torch.autograd.grad(result.sum(), scores, allow_unused=True) == (None,)
-
-
 def check_selection(scores, k):
     """Compare with all pairs; in bf16 many scores are equal."""
     weights, slots = (part.transpose(0, 1).flatten(0, 1) for part in select_pairs(scores, k, heads=2))  # (r, k) both
@@ -110,18 +87,6 @@ def test_derivatives_of_selecting_kernels(n, k, kernel_device):
         total = (weights.gather(-1, order) * probe.to(leaf.dtype)).sum()
         results.append(torch.autograd.grad(total, leaf)[0])
     torch.testing.assert_close(results[0].double(), results[1], rtol=1e-4, atol=1e-5)
-
-
-def test_kernels_read_what_plain_operations_read(kernel_device):
-    memory, z = small(top=7).to(kernel_device), torch.randn(B, WIDTH, device=kernel_device, requires_grad=True)
-    exact, wide = small(top=7).to(kernel_device, torch.float64), z.detach().double().requires_grad_()
-    probe = torch.randn(B, WIDTH, device=kernel_device)
-    for actual, expected in zip(
-        torch.autograd.grad(memory.read(z).content, (z, *memory.parameters()), probe),
-        torch.autograd.grad(exact.read(wide).content, (wide, *exact.parameters()), probe.double()),
-        strict=True,
-    ):
-        torch.testing.assert_close(actual.double(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_bf16_is_close():

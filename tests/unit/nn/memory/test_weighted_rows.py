@@ -79,13 +79,3 @@ def test_weights_with_higher_precision():
     result = weighted_rows(table, rows, w)
     assert result.dtype == torch.bfloat16
     assert torch.autograd.grad(result, w, grad)[0].dtype == torch.float32
-
-
-def test_gradient_works_with_optimizers():
-    table, rows, weights, _ = case(torch.float32, "cpu")
-    t = torch.nn.Parameter(table.clone())
-    optimizer = torch.optim.Adam([t], lr=0.1, fused=True)
-    weighted_rows(t, rows, weights).square().sum().backward()
-    optimizer.step()
-    moved = (t.detach() != table).any(dim=1).nonzero().flatten()
-    assert torch.equal(moved, rows.unique())

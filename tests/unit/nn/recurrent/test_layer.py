@@ -1,17 +1,25 @@
-"""Recurrent layers with a bank: equations, independence of rows, growth, initial states."""
+"""Recurrent layers with a bank: equations, independence of rows, growth, columns, widening."""
 
 import copy
 
 import pytest
 import torch
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch import nn
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
+from holdfast.nn.growth import expand_inputs, units_for_budget
 from holdfast.nn.recurrent import layout
-from holdfast.nn.recurrent.layer import RecurrentLayer
+from holdfast.nn.recurrent.layer import (
+    RecurrentLayer,
+    column_positions,
+    next_column,
+    run_columns,
+    total_width,
+)
 from holdfast.ops.recurrent_step import InitialState
+from tests.gradients import assert_same
 
 LENGTHS = torch.tensor([3, 6, 1, 6, 2])
 CELLS = ["lstm", "gru"]
@@ -64,61 +72,12 @@ def naive(module: RecurrentLayer, x: torch.Tensor, lengths: torch.Tensor) -> tor
 
 
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("slots", [0, 4])
-def test_layer_equals_a_naive_loop(cell, slots):
-    module, x = net(cell, slots=slots), texts().requires_grad_()
+@pytest.mark.parametrize(("slots", "directions"), [(0, 2), (4, 2), (4, 1)])
+def test_layer_equals_a_naive_loop(cell, slots, directions):
+    module, x = net(cell, slots=slots, directions=directions), texts().requires_grad_()
     if slots:
         module.grow(3, domain=1)
-    learned = [x, *module.parameters()]
-    expected, result = naive(module, x, LENGTHS), module(x, LENGTHS).padded()
-    assert_close(result, expected)
-    grad = torch.randn(result.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    for a, b in zip(
-        torch.autograd.grad(result, learned, grad), torch.autograd.grad(expected, learned, grad), strict=True
-    ):
-        assert_close(a, b)
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_without_slots_equals_torch(cell):
-    module, x = net(cell, slots=0), texts()
-    theirs = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[cell](5, 3, batch_first=True, bidirectional=True).double()
-    # torch has the blocks i f g o and r z n, with a bias for the input and one for the state
-    with torch.no_grad():
-        for g, side in enumerate(("", "_reverse")):
-            by_input, by_state, b_input, b_state = (
-                getattr(theirs, f"{name}_l0{side}").unflatten(0, (-1, 3))
-                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-            )
-            if cell == "lstm":
-                order, first = [2, 0, 1, 3], [2, 0, 1, 3]
-                bias = (b_input + b_state)[order]
-            else:
-                order, first = [0, 1, 2], [2, 0, 1]
-                bias = torch.stack([b_state[2], *(b_input + b_state)[:2], b_input[2]])
-            module.by_input[g] = by_input[order].flatten(0, 1).T
-            module.by_state[g] = by_state[first].flatten(0, 1).T
-            module.bias[g] = bias.flatten()
-    packed = pack_padded_sequence(x, LENGTHS, batch_first=True, enforce_sorted=False)
-    states, last = theirs(packed)
-    assert_close(module(x, LENGTHS).padded(), pad_packed_sequence(states, batch_first=True)[0])
-    last = last[0] if cell == "lstm" else last
-    assert_close(module(x, LENGTHS).last(), torch.cat([last[0], last[1]], -1))
-    assert sum(p.numel() for p in module.parameters()) < sum(
-        p.numel() for p in theirs.parameters()
-    )  # one bias, not two
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_batch_and_padding_have_no_effect(cell):
-    module, x = net(cell, dtype=torch.float32), texts(torch.float32)
-    whole = module(x, LENGTHS).last()
-    for i, length in enumerate(LENGTHS.tolist()):
-        assert_close(module(x[i : i + 1, :length], LENGTHS[i : i + 1]).last()[0], whole[i], atol=1e-6, rtol=1e-5)
-    junk = torch.cat([x, torch.full((5, 4, 5), 1e4)], 1)
-    assert_close(module(junk, LENGTHS).last(), whole, atol=1e-6, rtol=1e-5)
-    turned = torch.tensor([4, 2, 0, 3, 1])
-    assert_close(module(x[turned], LENGTHS[turned]).last(), whole[turned], atol=1e-6, rtol=1e-5)
+    assert_same(module(x, LENGTHS).padded(), naive(module, x, LENGTHS), [x, *module.parameters()])
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -129,15 +88,8 @@ def test_dense_layout_equals_packed_layout(cell, monkeypatch):
     monkeypatch.setattr("holdfast.nn.recurrent.layer.make_layout", lambda lengths, t, device: layout._dense(lengths, t))
     full = module(x, LENGTHS)
     assert set(full.layout.active) == {5}
-    learned = [x, *module.parameters()]
-    for a, b in zip([full.last(), full.padded()], expected, strict=True):
-        assert_close(a, b)
-        for one, other in zip(
-            torch.autograd.grad(a.sum(), learned, retain_graph=True),
-            torch.autograd.grad(b.sum(), learned, retain_graph=True),
-            strict=True,
-        ):
-            assert_close(one, other)
+    for actual, each in zip([full.last(), full.padded()], expected, strict=True):
+        assert_same(actual, each, [x, *module.parameters()])
     with tape() as heard:
         module(x, LENGTHS)
     monkeypatch.undo()
@@ -196,16 +148,6 @@ def test_weights_and_masses_are_recorded():
     assert_close(heard["memory/mass"][0][..., 0], reads)
 
 
-def test_grown_weights_load_into_a_new_layer():
-    module, x = net(), texts()
-    module.grow(3, domain=4)
-    fresh = net().requires_grad_(False)
-    fresh.load_state_dict(module.state_dict())
-    assert torch.equal(fresh(x, LENGTHS).last(), module(x, LENGTHS).last())
-    assert fresh.bank.owner.tolist() == [0] * 4 + [4] * 3
-    assert not any(p.requires_grad for p in fresh.parameters())
-
-
 def test_initial_scale_is_independent_of_the_number_of_slots():
     module = RecurrentLayer(64, 36, slots=400, slot_width=64)
     module.grow(3000, domain=1)
@@ -215,20 +157,6 @@ def test_initial_scale_is_independent_of_the_number_of_slots():
         assert float(values.abs().max()) <= 64**-0.5
         assert float(keys.std()) == pytest.approx(36**-0.5 / 3**0.5, rel=0.02)
         assert float(values.std()) == pytest.approx(64**-0.5 / 3**0.5, rel=0.02)
-
-
-def test_published_growth_adds_600_000_parameters():
-    module = RecurrentLayer(300, 300, slots=1)
-    assert sum(p.numel() for p in module.grow(500, domain=1)) == 600_000
-
-
-def test_large_scores_do_not_overflow():
-    module, x = net(dtype=torch.float32), texts(torch.float32).requires_grad_()
-    with torch.no_grad():
-        module.bank.keys[0].mul_(1e4)
-    result = module(x, LENGTHS).last()
-    assert torch.isfinite(result).all()
-    assert torch.isfinite(torch.autograd.grad(result.sum(), x)[0]).all()
 
 
 def test_bad_input():
@@ -246,12 +174,6 @@ def test_bad_input():
     for lengths in (torch.tensor([0, 1, 1, 1, 1]), torch.tensor([7, 1, 1, 1, 1])):
         with pytest.raises(BadInput, match="between 1 and 6"):
             net()(texts(), lengths)
-
-
-def test_one_direction():
-    module, x = net(directions=1), texts()
-    assert_close(module(x, LENGTHS).padded(), naive(module, x, LENGTHS))
-    assert module(x, LENGTHS).last().shape == (5, 3)
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -334,3 +256,135 @@ def test_temperature_divides_the_scores_and_scales_multiply_new_slots():
     assert_close(scaled.bank.values[0], 0.5 * base.bank.values[0])
     with pytest.raises(BadInput, match="temperature"):
         net(temperature=0.0)
+
+
+def columns(cell: str = "lstm", **options) -> list[RecurrentLayer]:
+    torch.manual_seed(0)
+    module = [RecurrentLayer(5, 3, cell=cell, slots=4, slot_width=2).double()]
+    for units in (2, 4):
+        module.append(next_column(module, units, **options).double())
+    return module
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_columns_read_words_and_earlier_states(cell):
+    module, x = columns(cell), texts()
+    assert [c.by_input.shape[1] for c in module] == [5, 5 + 6, 5 + 6 + 4]
+    assert [c.bank is None for c in module] == [False, True, True]
+    result = run_columns(module, x, LENGTHS, dropout=nn.Identity())
+    first = module[0](x, LENGTHS).padded()
+    second = module[1](torch.cat([x, first], -1), LENGTHS).padded()
+    third = module[2](torch.cat([x, first, second], -1), LENGTHS).padded()
+    for states, expected in zip(result, (first, second, third), strict=True):
+        assert_close(states.padded(), expected)
+
+
+def test_dropout_only_on_the_newest_column():
+    module, x = columns(), texts()
+    calls = []
+
+    class Once(nn.Module):
+        def forward(self, words):
+            calls.append(words)
+            return torch.zeros_like(words)
+
+    *earlier, newest = run_columns(module, x, LENGTHS, dropout=Once())
+    assert len(calls) == 1
+    for states, plain in zip(earlier, run_columns(module, x, LENGTHS, dropout=nn.Identity())[:2], strict=True):
+        assert torch.equal(states.packed, plain.packed)
+    expected = module[2](torch.cat([torch.zeros_like(x), *(s.padded() for s in earlier)], -1), LENGTHS)
+    assert_close(newest.packed, expected.packed)
+
+
+def test_segments_refer_to_the_newest_bank():
+    module, x = columns(slots=3), texts()
+    assert module[2].bank.width == 2
+    before = run_columns(module, x, LENGTHS, dropout=nn.Identity())
+    module[2].grow(5, domain=1)
+    now = run_columns(module, x, LENGTHS, dropout=nn.Identity(), segments=1)
+    assert all(torch.equal(a.packed, b.packed) for a, b in zip(before, now, strict=True))
+
+
+def test_column_positions():
+    module = columns()
+    assert total_width(module) == 6 + 4 + 8
+    assert column_positions(module, 2).tolist() == [*range(10), 10, 11, 12, 13, 16, 17, 18, 19]
+    assert column_positions(module[:1], 1).tolist() == [0, 1, 2, 4, 5, 6]
+
+
+H, E = 3, 2
+
+
+def widened(cell: str, *, slots: int = 4, dtype: torch.dtype = torch.float64, **options) -> RecurrentLayer:
+    torch.manual_seed(0)
+    module = RecurrentLayer(5, H, cell=cell, slots=slots, slot_width=2, **options).to(dtype)
+    if slots:
+        module.grow(3, domain=1)
+    return module
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("slots", [0, 4])
+def test_zero_connections_leave_the_old_network(cell, slots):
+    module, x = widened(cell, slots=slots), texts()
+    before = module(x, LENGTHS).packed
+    module.widen(E)
+    assert not torch.allclose(module(x, LENGTHS).packed[..., :H], before)  # connected in both directions
+    with torch.no_grad():
+        for block in module.by_state.unflatten(-1, (-1, H + E)).unbind(-2):
+            block[:, H:, :H] = 0
+        for keys in module.bank.keys if slots else ():
+            keys[..., H:] = 0
+    after = module(x, LENGTHS).packed
+    assert_close(after[..., :H], before, rtol=0, atol=1e-15)
+    assert bool((after[..., H:] != 0).all())
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_new_units_are_connected_and_trained(cell):
+    module, x = widened(cell), texts()
+    module.widen(E)
+    for side in (slice(H), slice(H, None)):
+        grads = torch.autograd.grad(
+            module(x, LENGTHS).last().unflatten(-1, (2, -1))[..., side].sum(), module.parameters()
+        )
+        for (name, _), grad in zip(module.named_parameters(), grads, strict=True):
+            units = grad if "values" in name else grad.unflatten(-1, (-1, H + E))
+            assert all(bool(unit.any()) for unit in units.unbind(-1)), name
+
+
+def test_initialisation_of_new_entries():
+    module = RecurrentLayer(40, 30, slots=50)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    module.widen(70)
+    for name, parameter in module.named_parameters():
+        new = parameter.detach()[parameter != 0]
+        if "values" not in name:
+            assert 0.095 < float(new.abs().max()) <= 0.1, name
+            assert float(new.std()) == pytest.approx(0.1 / 3**0.5, rel=0.08), name
+
+
+def test_expand_inputs():
+    torch.manual_seed(0)
+    old = nn.Linear(3, 4).double().requires_grad_(False)
+    at = torch.tensor([0, 4, 5])
+    module = expand_inputs(old, at, 60)
+    assert torch.equal(module.weight[:, at], old.weight)
+    assert torch.equal(module.bias, old.bias)
+    others = module.weight[:, [1, 2, 3, *range(6, 60)]]
+    assert 0.12 < float(others.abs().max()) <= 60**-0.5
+    assert not module.weight.requires_grad
+
+
+@pytest.mark.parametrize(("parameters", "units"), [(1, 1), (100, 10), (109, 10), (111, 11), (10**12, 10**6)])
+def test_units_for_budget(parameters, units):
+    assert units_for_budget(parameters, lambda e: e**2) == units
+
+
+def test_invalid_units_raise():
+    with pytest.raises(BadInput, match=r"parameters.*0"):
+        units_for_budget(0, lambda e: e)
+    with pytest.raises(BadInput, match=r"units.*0"):
+        widened("lstm").widen(0)

@@ -7,9 +7,11 @@ from torch.testing import assert_close
 from holdfast.accel import recurrent_loop as loop
 from holdfast.accel.graphs import WARM_UP, GraphTable
 from holdfast.accel.recurrent_loop import fold, unroll
+from holdfast.accel.registry import module
 from holdfast.ops.cells import CELLS, LSTM
 from holdfast.ops.recurrent_step import InitialState, Schedule, Weights, reference_step
-from tests.devices import CalledRecorder
+from tests.devices import KERNEL_DEVICES, CalledRecorder
+from tests.gradients import assert_same
 
 ACTIVE = (3, 3, 2, 1)
 
@@ -69,16 +71,8 @@ def test_loop_equals_the_reference(cell, slots, zero_first, active, launch_bound
     schedule = Schedule(active, zero_first=zero_first)
     states, read = unroll(x, weights, CELLS[cell], schedule)
     expected = reference_loop(x, weights, CELLS[cell], schedule)
-    assert_close(states, expected)
-    grad = torch.randn(states.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    options = {"retain_graph": True, "materialize_grads": True}
     for _ in range(2):  # a backward pass can be repeated
-        for a, b in zip(
-            torch.autograd.grad(states, learned(x, weights), grad, **options),
-            torch.autograd.grad(expected, learned(x, weights), grad, **options),
-            strict=True,
-        ):
-            assert_close(a, b)
+        assert_same(states, expected, (x, *weights))
     assert read.shape[1] == (0 if not slots else 9 - active[0] * zero_first)
     assert_close(read.sum(-1), torch.ones(read.shape[:2], dtype=torch.float64) if slots else torch.zeros(2, 0).double())
     assert not read.requires_grad
@@ -105,17 +99,9 @@ def test_loop_with_initial_state_equals_the_reference(cell, slots, inner, active
     schedule, start = Schedule(active, zero_first=False), begun(active[0], inner=inner)
     states, read = unroll(x, weights, CELLS[cell], schedule, start)
     expected = reference_loop(x, weights, CELLS[cell], schedule, start)
-    assert_close(states, expected)
     assert not torch.allclose(states, reference_loop(x, weights, CELLS[cell], schedule))
     assert read.shape[1] == (9 if slots else 0)
-    grad = torch.randn(states.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    every = [*learned(x, weights), *(part for part in start if part is not None)]
-    for a, b in zip(
-        torch.autograd.grad(states, every, grad, materialize_grads=True),
-        torch.autograd.grad(expected, every, grad, materialize_grads=True),
-        strict=True,
-    ):
-        assert_close(a, b)
+    assert_same(states, expected, (x, *weights, *(part for part in start if part is not None)))
 
 
 def test_only_trainable_tensors_get_gradients():
@@ -175,3 +161,22 @@ def test_replayed_loops_equal_eager_ones_whatever_comes_between_their_passes(cel
     monkeypatch.setattr(loop, "can_capture", lambda x: False)
     for a, b in zip(actual, gradients(), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("device", KERNEL_DEVICES)
+@pytest.mark.parametrize("columns", [8, 75])
+@pytest.mark.parametrize("rows", [1, 40])
+def test_products_of_slices(rows, columns, device):
+    """With and without sums to add to, for aligned and unaligned sizes."""
+    recurrent = module("recurrent")
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(2, rows + 2, 92, generator=rng).to(device)[:, 1 : 1 + rows, 4:84]
+    weight = torch.randn(2, 80, columns, generator=rng).to(device)
+    sums = torch.randn(2, rows, 2 * columns, generator=rng).to(device)
+    expected = torch.bmm(x.double(), weight.double()).float()
+    recurrent.product(x, weight, sums[..., :columns])
+    assert_close(sums[..., :columns], expected, rtol=1e-5, atol=1e-5)
+    changed = sums.clone()
+    recurrent.product(x, weight, changed[..., columns:], sums[..., columns:])
+    assert_close(changed[..., columns:], sums[..., columns:] + expected, rtol=1e-5, atol=1e-5)
+    assert_close(changed[..., :columns], sums[..., :columns], rtol=0, atol=0)
