@@ -11,11 +11,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
-from holdfast.core.settings import checked_settings, choice, retired_settings, setting, whole
+from holdfast.core.settings import checked_settings, choice, setting, whole
 from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.nn.model import Model
-
-CONVERGE, TOLERATE = 3, 6  # validations of SWAD: those that show the start of the valley, and those that end it
 
 
 class Wrapper(Method):
@@ -136,16 +134,16 @@ class MovingAverage(Wrapper):
 class SWAD(Wrapper):
     """Average densely between the start and the end of the flat valley of the validation loss (Cha et al., 2021).
 
-    The valley starts at a loss that is the lowest of `CONVERGE`, and ends before `TOLERATE` losses in a row above
+    The valley starts at a loss that is the lowest of `converge`, and ends before `tolerate` losses in a row above
     `ratio` times the mean of those. If training ends first, it lasts to the last loss below the threshold, as in the
     authors' code.
     """
 
     @checked_settings
     class Settings:
+        converge: int = setting(3, help="validations whose first has the lowest loss where the valley starts")
+        tolerate: int = setting(6, help="validations above the threshold that end the valley")
         ratio: float = setting(1.3, search=choice(1.2, 1.3), help="threshold, relative to the loss at the start")
-
-        retired = retired_settings(converge=3, tolerate=6)
 
     changes_weights = True
     saved_attributes = ("losses", "start", "threshold", "ended", "segments", "count", "inside", "finished")
@@ -186,15 +184,16 @@ class SWAD(Wrapper):
 
     def on_valid(self, step: int, scores: Mapping[str, float], losses: Mapping[str, float]) -> None:
         super().on_valid(step, scores, losses)
+        converge = self.settings.converge
         self.losses = [*self.losses, sum(losses.values()) / len(losses)]
         self.segments = [*self.segments, [p.detach().clone() for p in self.segment.parameters()]]
         self.count = 0
         if self.start < 0:
-            self.start, self.threshold = valley_start(self.losses, self.settings.ratio)
-            open_from = self.start if self.start >= 0 else len(self.losses) - CONVERGE + 1
+            self.start, self.threshold = valley_start(self.losses, converge, self.settings.ratio)
+            open_from = self.start if self.start >= 0 else len(self.losses) - converge + 1
             self.segments = self.segments[-(len(self.losses) - max(open_from, 0)) :]
         if self.start >= 0:
-            self._absorb(TOLERATE)
+            self._absorb(self.settings.tolerate)
 
     def end_stage(self, batches: Iterable[DomainBatch]) -> None:
         """Add the remaining segments, and deploy the mean from now on."""
@@ -346,12 +345,12 @@ class WiseFT(Wrapper):
         copy_buffers(self.mean, self.method.deployed)  # the wrapped method may have changed them
 
 
-def valley_start(losses: Sequence[float], ratio: float) -> tuple[int, float]:
-    """Return (index, threshold) if the first of the newest `CONVERGE` losses is their minimum, else (-1, 0)."""
-    recent = list(losses[-CONVERGE:])
-    if len(recent) < CONVERGE or recent[0] > min(recent):
+def valley_start(losses: Sequence[float], converge: int, ratio: float) -> tuple[int, float]:
+    """Return (index, threshold) if the first of the newest `converge` losses is their minimum, else (-1, 0)."""
+    recent = list(losses[-converge:])
+    if len(recent) < converge or recent[0] > min(recent):
         return -1, 0.0
-    return len(losses) - CONVERGE, ratio * sum(recent) / CONVERGE
+    return len(losses) - converge, ratio * sum(recent) / converge
 
 
 @torch.no_grad()

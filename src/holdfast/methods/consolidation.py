@@ -18,8 +18,6 @@ from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.methods.optim import Optimizer
 from holdfast.methods.replay import Reservoir
 
-SAMPLES = 200  # examples per stage for the Fisher information
-
 
 class Anchor(nn.Module):
     """Parameters at the end of a stage and their Fisher information."""
@@ -40,7 +38,7 @@ class Anchor(nn.Module):
 class EWC(Method):
     """Minimise risk + weight / 2 * sum over stages of sum_i F_i (theta_i - theta*_i)^2 (Kirkpatrick et al., 2017).
 
-    F is the diagonal Fisher information at theta*: the mean over 200 examples of the squared gradient of
+    F is the diagonal Fisher information at theta*: the mean over `samples` examples of the squared gradient of
     log p(y | x), with y drawn from the prediction, or the true label for tasks whose outputs cannot be sampled. The
     default weight is that of the paper for Atari; it has none for MNIST. With `online` there is one anchor, the newest,
     and one running F <- decay * F + F_new (Schwarz et al., 2018; their factor before the penalty is part of `weight`).
@@ -49,10 +47,11 @@ class EWC(Method):
     @checked_settings
     class Settings:
         weight: float = setting(400.0, least=0, search=log(1.0, 1e5), help="weight of the penalty")
+        samples: int = setting(200, least=1, help="examples per stage for the Fisher information")
         online: bool = False
         decay: float = setting(0.95, least=0, most=1, help="decay of the running Fisher information")
 
-        retired = retired_settings(empirical=False, samples=200)
+        retired = retired_settings(empirical=False)
 
     saved_attributes = ("optimizer", "learned")
     supports_growth = "added"
@@ -84,7 +83,7 @@ class EWC(Method):
         return self.settings.weight / 2 * torch.stack([theta.new_zeros(()), *penalties]).sum()
 
     def end_stage(self, batches: Iterable[DomainBatch]) -> None:
-        chosen = Reservoir(SAMPLES)
+        chosen = Reservoir(self.settings.samples)
         chosen.fill(batches)
         anchor = cast(Anchor, self.anchors[-1])
         anchor.theta = _theta(self.optimizer).detach()

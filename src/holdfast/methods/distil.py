@@ -10,12 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.batch import DomainBatch
-from holdfast.core.settings import checked_settings, choice, log, retired_settings, setting
+from holdfast.core.settings import checked_settings, choice, log, setting
 from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.nn.model import Model
-
-START, RATE = 0.1, 10.0  # of the variances of MIRO: their initial value, and the multiple of the learning rate
 
 
 class Distillation(Method):
@@ -74,16 +72,16 @@ class MIRO(Method):
     @checked_settings
     class Settings:
         weight: float = setting(0.1, search=choice(0.001, 0.01, 0.1, 1.0), help="weight of the penalty")
-
-        retired = retired_settings(start=0.1, rate=10.0)
+        start: float = setting(0.1, help="initial variance")
+        rate: float = setting(10.0, help="multiple of the learning rate for the variances")
 
     def setup(self) -> None:
         self.oracle = copy.deepcopy(self.model.backbone).requires_grad_(False).eval()
         width = int(self.model.backbone.width)  # pyright: ignore[reportArgumentType]
-        inverse = torch.tensor(START).expm1().log().item()  # softplus(inverse) = START
+        inverse = torch.tensor(self.settings.start).expm1().log().item()  # softplus(inverse) = start
         self.spread = nn.Parameter(torch.full((width,), inverse, device=self.device))  # (d,)
         parameters = [*self.model.trainable_parameters(), self.spread]
-        rates = {**self.optimizer.settings.rates, "variance": RATE}
+        rates = {**self.optimizer.settings.rates, "variance": self.settings.rate}
         self.optimizer = self.make_optimizer(parameters, part="variance", rates=rates)
 
     def step(self, batch: DomainBatch) -> Metrics:

@@ -60,8 +60,8 @@ def segment(*indices):
 
 
 def test_start_of_the_valley():
-    assert valley_start([3, 2, 1], 1.3) == (-1, 0.0)
-    start, threshold = valley_start([3, 1, 2, 2], 1.3)
+    assert valley_start([3, 2, 1], 3, 1.3) == (-1, 0.0)
+    start, threshold = valley_start([3, 1, 2, 2], 3, 1.3)
     assert start == 1
     assert threshold == pytest.approx(1.3 * 5 / 3)
 

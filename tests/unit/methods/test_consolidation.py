@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from holdfast.core.batch import DomainBatch
-from holdfast.methods import consolidation
 from holdfast.methods.consolidation import EWC, SynapticIntelligence
 from holdfast.nn.backbones.small import Features
 from holdfast.nn.model import Model
@@ -68,13 +67,12 @@ def test_the_fisher_with_true_labels_of_a_logistic_regression(true_labels):
 
 
 @pytest.mark.slow
-def test_the_fisher_of_a_logistic_regression(monkeypatch):
+def test_the_fisher_of_a_logistic_regression():
     """With sampled labels the expectation is p (1 - p) x^2."""
     model = linear()
     with torch.no_grad():
         model.head.weight *= 0.1  # uncertain predictions make sampled labels informative
-    monkeypatch.setattr(consolidation, "SAMPLES", 10_000)
-    method, batch = build(EWC, model), batch_of(0, slice(0, 60))
+    method, batch = build(EWC, model, samples=10_000), batch_of(0, slice(0, 60))
     begin(method, 0)
     torch.manual_seed(0)
     method.end_stage([batch] * 50)
@@ -83,11 +81,10 @@ def test_the_fisher_of_a_logistic_regression(monkeypatch):
     np.testing.assert_allclose(method.anchors[0].fisher.numpy(), squared(np.sqrt(p * (1 - p)), x), rtol=0.08)
 
 
-def test_the_fisher_does_not_depend_on_the_batch_size(monkeypatch):
-    monkeypatch.setattr(consolidation, "SAMPLES", 25)
+def test_the_fisher_does_not_depend_on_the_batch_size():
     found = []
     for cuts in ([range(60)], [range(7), range(7, 31), range(31, 60)], [[i] for i in range(60)]):
-        method = build(EWC, linear())
+        method = build(EWC, linear(), samples=25)
         begin(method, 0)
         torch.manual_seed(3)
         method.end_stage([batch_of(0, list(cut)) for cut in cuts])
