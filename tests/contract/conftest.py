@@ -13,16 +13,15 @@ import torch
 
 from holdfast import catalog
 from holdfast.core.batch import DomainBatch
-from holdfast.core.seeds import generator, seeded
+from holdfast.core.seeds import seeded
 from holdfast.data.batches import Batches, Examples, prepare
 from holdfast.data.dataset import Dataset
-from holdfast.data.splits import Part
 from holdfast.data.synthetic import world
 from holdfast.methods.base import Method
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.trees import Trees
-from tests.contract.scenario import build_method, started
+from tests.contract.scenario import batches_of, build_method, started
 from tests.contract.sizes import small
 from tests.tables import table_world
 from tests.tiny import tiny_bert, tiny_roberta, tiny_vit
@@ -118,9 +117,7 @@ class Bench:
         return started(build_method(name, model, **settings), self.domains, self.body.per_step)
 
     def batches(self, size: int = 4) -> Batches:
-        parts = [Part(name, self.dataset.rows_of(name)) for name in self.domains]
-        rng = generator(0, "batches")
-        return Batches(self.examples, parts, size, generator=rng, domains_per_step=self.body.per_step)
+        return batches_of(self.examples, self.dataset, size, self.domains, domains_per_step=self.body.per_step)
 
     def batch(self, size: int = 4) -> DomainBatch:
         return next(self.batches(size))

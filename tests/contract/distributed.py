@@ -11,9 +11,8 @@ from torch import Tensor
 
 from holdfast import catalog
 from holdfast.core import parallel
-from holdfast.core.seeds import generator, process_rng_streams, seeded
+from holdfast.core.seeds import process_rng_streams, seeded
 from holdfast.core.stopping import Interrupted, request_stop
-from holdfast.data.batches import Batches
 from holdfast.data.splits import Part
 from holdfast.data.synthetic import world
 from holdfast.methods.base import Method, StageInfo
@@ -25,7 +24,7 @@ from holdfast.train.run import checkpoint_path, train_and_save
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
 from tests.contract.conftest import Bench, Body, make_bench
-from tests.contract.scenario import build_method
+from tests.contract.scenario import batches_of, build_method
 
 BATCH = 4  # examples per domain, of both processes together
 STEPS = 3
@@ -67,9 +66,8 @@ def trained(bench: Bench, name: str) -> Method:
     """Train two stages with all hooks, on the same rows for any number of processes."""
     method = method_of(bench, name)
     domains = [Part(d, bench.dataset.rows_of(d)) for d in bench.domains]
-    rng, size = generator(0, "batches"), BATCH // parallel.world_size()
     with seeded(0, "method"), process_rng_streams(0):
-        batches = Batches(bench.examples, domains, size, generator=rng)
+        batches = batches_of(bench.examples, bench.dataset, BATCH // parallel.world_size(), bench.domains)
         for stage in range(2):
             method.begin_stage(StageInfo(stage, tuple(p.domain for p in domains)))
             for phase in method.phases:

@@ -10,7 +10,10 @@ import torch
 from holdfast import catalog
 from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
-from holdfast.core.seeds import seeded
+from holdfast.core.seeds import generator, seeded
+from holdfast.data.batches import Batches, Examples
+from holdfast.data.dataset import Dataset
+from holdfast.data.splits import Part
 from holdfast.methods.base import Method, StageInfo
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.model import Model
@@ -27,6 +30,12 @@ def build_method(name: str, model: Callable[[], Model], *, task: Any = None, opt
     with seeded(0, "init", "method"):
         task = task or Classify()
         return catalog.build("methods", name, model(), options=options, task=task, optimizer=optimizer)
+
+
+def batches_of(examples: Examples, dataset: Dataset, size: int, domains: Iterable[str] = (), **options) -> Batches:
+    """Return batches of some or all domains, with `size` examples per domain."""
+    parts = [Part(name, dataset.rows_of(name)) for name in domains or dataset.domains]
+    return Batches(examples, parts, size, generator=generator(0, "batches"), **options)
 
 
 def started(method: Method, domains: tuple[str, ...] = DOMAINS, per_step: int = 0) -> Method:

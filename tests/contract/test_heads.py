@@ -6,13 +6,11 @@ import pytest
 import torch
 
 from holdfast import catalog
-from holdfast.core.seeds import generator
-from holdfast.data.batches import Batches, Examples, prepare
-from holdfast.data.splits import Part
+from holdfast.data.batches import Examples, prepare
 from holdfast.data.synthetic import world
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
-from tests.contract.scenario import build_method, check_method, started
+from tests.contract.scenario import batches_of, build_method, check_method, started
 from tests.tiny import tiny_masked
 
 METHODS = {"erm": {}, "cdann": {"weight": 0.1}, "fishr": {}, "mldg": {}, "mixup": {}, "ewc": {}}
@@ -47,8 +45,7 @@ def test_head_trains_predicts_and_resumes(name, head, folder):
         return Model(body, NoNeck(body.width), built)
 
     examples = Examples(prepare(DATA.raw, model().backbone.prepare), torch.from_numpy(DATA.y), DATA.domains)
-    parts = [Part(domain, DATA.rows_of(domain)) for domain in DATA.domains]
-    batch = next(Batches(examples, parts, 6, generator=generator(0, "batches")))
+    batch = next(batches_of(examples, DATA, 6))
 
     def make():
         return started(build_method(name, model, options=METHODS[name]), DATA.domains)

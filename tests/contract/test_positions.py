@@ -11,8 +11,7 @@ import torch
 from holdfast import catalog
 from holdfast.catalog.entry import TOKEN_TASKS
 from holdfast.core.errors import BadInput
-from holdfast.core.seeds import generator
-from holdfast.data.batches import Batches, Examples
+from holdfast.data.batches import Examples
 from holdfast.data.readers.corpus import read_corpus
 from holdfast.data.readers.questions import read_questions
 from holdfast.data.readers.tags import read_tags
@@ -21,7 +20,7 @@ from holdfast.nn.model import Model
 from holdfast.train.evaluate import score, validation_outputs
 from holdfast.train.settings import make_spec
 from tests.annotated import DOMAINS, corpus, write_names, write_questions
-from tests.contract.scenario import build_method, check_method, started
+from tests.contract.scenario import batches_of, build_method, check_method, started
 from tests.contract.sizes import small
 from tests.tiny import tiny_masked
 
@@ -88,9 +87,7 @@ def test_supported_methods():
 def test_trains_predicts_per_example_and_resumes_from_its_state(task, name, worlds, folder):
     dataset, examples, bound = worlds[task]
     neck = "memory" if name.startswith("progressive") else (*catalog.unwrap("methods", name)[-1][1].necks, "none")[0]
-    parts = [Part(domain, dataset.rows_of(domain)) for domain in dataset.domains]
-    redraw = bound.augment if task == "masked" else None
-    batch = next(Batches(examples, parts, 4, generator=generator(0, "batches"), augment=redraw))
+    batch = next(batches_of(examples, dataset, 4, augment=bound.augment if task == "masked" else None))
 
     def make():
         return started(

@@ -9,11 +9,16 @@ import torch
 from holdfast import catalog
 from holdfast.catalog.entry import NO_CLASS
 from holdfast.core.errors import BadInput
-from holdfast.core.seeds import generator
-from holdfast.data.batches import Batches, Examples
-from holdfast.data.splits import Part
+from holdfast.data.batches import Examples
 from holdfast.nn.model import Model
-from tests.contract.scenario import assert_pure_predictions, build_method, check_method, full_batch, started
+from tests.contract.scenario import (
+    assert_pure_predictions,
+    batches_of,
+    build_method,
+    check_method,
+    full_batch,
+    started,
+)
 from tests.contract.sizes import small
 
 TASKS = ("regress", "multilabel", "ordinal")
@@ -51,8 +56,7 @@ def test_method_learns_predicts_and_resumes(task, name, benches):
     targets = targets_of(task, bench.dataset)
     bound = catalog.build("tasks", task, options={}).bound(targets)
     examples = Examples(bench.examples.store, bound.encode(bench.dataset.y, targets), bench.dataset.domains)
-    domains = [Part(d, bench.dataset.rows_of(d)) for d in bench.domains]
-    batches = Batches(examples, domains, 12, generator=generator(0, "batches"))
+    batches = batches_of(examples, bench.dataset, 12, bench.domains)
     names, neck = bound.outputs(("low", "middle", "high")), (*entry.necks, "none")[0]
 
     def model():
@@ -69,7 +73,7 @@ def test_method_learns_predicts_and_resumes(task, name, benches):
         check_method(make, batches, steps=25, rows=range(0, 36, 7))
         return
     method = make()
-    x, y = examples.inputs_and_targets(torch.cat([torch.from_numpy(part.rows) for part in domains]))
+    x, y = examples.inputs_and_targets(torch.cat([torch.from_numpy(bench.dataset.rows_of(d)) for d in bench.domains]))
     start = float(bound.loss(method.eval().predict(x), y).detach())
     method.solve(batches.one_pass())
     outputs = assert_pure_predictions(method, x, range(0, len(x), 40))

@@ -246,16 +246,12 @@ def describe(section: str) -> list[dict[str, Any]]:
     Those of an encoder are for training it.
     """
     discover(section)
-    entries = [({"name": name, "about": entry.about}, entry) for name, entry in SECTIONS[section].items()]
-    return [line | _run_defaults(_defaults(entry)) for line, entry in entries]
+    return [{"name": name, "about": entry.about} | _run_defaults(entry) for name, entry in SECTIONS[section].items()]
 
 
-def _defaults(entry: Any) -> Mapping[str, Any]:
-    return training_defaults(entry, "full") if isinstance(entry, EncoderEntry) else getattr(entry, "defaults", {})
-
-
-def _run_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _run_defaults(entry: Any) -> dict[str, Any]:
     """Return {"defaults": settings as for --set}, or nothing if there are none."""
+    defaults = training_defaults(entry, "full") if isinstance(entry, EncoderEntry) else getattr(entry, "defaults", {})
     settings = {key: value for key, value in defaults.items() if key != "lr_args"}
     settings |= {f"lr.{name}": value for name, value in defaults.get("lr_args", {}).items()}
     return {"defaults": settings} if settings else {}

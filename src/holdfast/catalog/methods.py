@@ -63,7 +63,7 @@ METHODS: dict[str, MethodEntry] = {
         _PENALIZED, "IRM with an information bottleneck (Ahuja et al., 2021)", acts_on="features", equals="irm",
         off={"bottleneck": 0}, fixed={"penalty": "irm", **_LABELS},
         preset={"weight": 100.0, "bottleneck": 100.0, "anneal": 0.1},
-        space={"weight": log(0.1, 1e5), "bottleneck": log(0.1, 1e5), "anneal": even(0.0, 0.9)}),
+        space={**_WIDE, "bottleneck": log(0.1, 1e5)}),
     "dann": _alignment(
         "adversarial:DANN", "features from which a discriminator cannot predict the domain (Ganin et al., 2016)",
         acts_on="features", fixed={"conditional": False}, learned=("critic",)),
@@ -76,7 +76,7 @@ METHODS: dict[str, MethodEntry] = {
         tasks=ALL_TASKS),
     "fish": _gradients(
         "meta:Fish", "gradient agreement through one inner step per domain (Shi et al., 2021)", tasks=ALL_TASKS),
-    "fishr": _gradients("fishr:Fishr", "equal gradient variance in all domains (Rame et al., 2022)"),
+    "fishr": _gradients("penalties:Fishr", "equal gradient variance in all domains (Rame et al., 2022)"),
     "miro": _memories(
         "distil:MIRO", "features that remain informative about the pretrained ones (Cha et al., 2022)",
         acts_on="backbone"),
@@ -129,15 +129,17 @@ METHODS: dict[str, MethodEntry] = {
         "averaging:SWAD",
         "any method, with the average of the weights over a flat region of the loss (Cha et al., 2021)"),
     "soup(METHOD)": _averaging(
-        "soup:Soup", "any method, trained several times, with averaged weights if that helps (Wortsman et al., 2022)",
+        "averaging:Soup",
+        "any method, trained several times, with averaged weights if that helps (Wortsman et al., 2022)",
         acts_on="backbone"),
     "wise-ft(METHOD)": _averaging(
-        "soup:WiseFT", "any method, with weights interpolated between pretrained and trained (Wortsman et al., 2022)",
+        "averaging:WiseFT",
+        "any method, with weights interpolated between pretrained and trained (Wortsman et al., 2022)",
         acts_on="backbone"),
     "majority": _simple(
-        "linear:Majority", "most frequent class of the training examples", needs_class="it predicts one class"),
+        "linear:Constant", "most frequent class of the training examples", needs_class="it predicts one class"),
     "mean": _simple(
-        "linear:Mean", "mean target of the training examples, or the frequency of every label", tasks=NO_CLASS),
+        "linear:Constant", "mean target of the training examples, or the frequency of every label", tasks=NO_CLASS),
     "logistic": _simple(
         "linear:Logistic", "logistic regression on frozen features, or on TF-IDF, with a penalty chosen on domains",
         tasks=("classify", "ordinal", "multilabel")),

@@ -19,6 +19,8 @@ from holdfast.core.tape import tape
 from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.nn.heads import Head, WordHead
 
+HIDDEN = 256  # units of a critic
+
 
 def discriminator(width: int, hidden: int, outputs: int) -> nn.Sequential:
     """Build a critic of three layers that maps features (b, width) to logits (b, outputs)."""
@@ -37,7 +39,7 @@ class DANN(Method):
     @checked_settings
     class Settings:
         weight: float = setting(1.0, search=log(1e-2, 1e2), help="weight of the domain loss")
-        hidden: int = setting(256, search=whole(64, 1024), help="hidden units of the critic")
+        hidden: int = setting(HIDDEN, search=whole(64, 1024), help="hidden units of the critic")
         critic_steps: int = setting(1, search=whole(1, 8), help="updates of the critic per step")
         conditional: bool = False
         unlabelled: str = unlabelled_setting()
@@ -100,8 +102,9 @@ class PDA(Method):
     class Settings:
         feature_weight: float = setting(0.1, search=log(1e-2, 1), help="weight of the adversarial loss")
         prediction_weight: float = setting(0.1, search=log(1e-2, 1), help="weight of the KL divergence")
-        hidden: int = setting(256, help="hidden units of the critics")
         words: bool = setting(False, help="compare distributions over words; needs head=words")
+
+        retired = retired_settings(hidden=256)
 
     saved_attributes = ("optimizer", "critic_optimizer")
     min_domains = 2
@@ -116,7 +119,7 @@ class PDA(Method):
         pairs, outputs = list(combinations(range(count), 2)), 1
         if 0 < info.domains_per_step < count:
             pairs, outputs = pairs[:1], count
-        self.critics = nn.ModuleList(discriminator(width, self.settings.hidden, outputs) for _ in pairs).to(self.device)
+        self.critics = nn.ModuleList(discriminator(width, HIDDEN, outputs) for _ in pairs).to(self.device)
         self.critic_optimizer = self.make_optimizer(list(self.critics.parameters()), part="critic")
 
     def step(self, batch: DomainBatch) -> Metrics:

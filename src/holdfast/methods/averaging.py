@@ -1,4 +1,4 @@
-"""Weight averaging around another method: moving-average(METHOD) and swad(METHOD)."""
+"""Averages of weights around another method: over its steps, of several trainings, or with the pretrained start."""
 
 import copy
 from abc import abstractmethod
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from holdfast.core.batch import DomainBatch
+from holdfast.core.errors import BadInput
 from holdfast.core.settings import checked_settings, choice, setting, whole
 from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.nn.model import Model
@@ -125,7 +126,7 @@ class MovingAverage(Wrapper):
 
     def _update_buffers(self, share: float) -> None:
         """Copy the buffers of the network in training; those of batch norm are averaged if `statistics` is mean."""
-        copy_buffers(self.holders, but=self.stored)
+        copy_held(self.holders, but=self.stored)
         if self.stored:
             blend(self.stored, running_statistics(self.model), share)
 
@@ -178,7 +179,7 @@ class SWAD(Wrapper):
     def step(self, batch: DomainBatch) -> Metrics:
         metrics = self.method.take_step(batch)
         self.count += 1
-        blend(list(self.segment.parameters()), list(self.model.parameters()), 1 / self.count)
+        blend(self.segment, self.model, 1 / self.count)
         return metrics
 
     def on_valid(self, step: int, scores: Mapping[str, float], losses: Mapping[str, float]) -> None:
@@ -200,9 +201,8 @@ class SWAD(Wrapper):
         if self.start >= 0:
             self._absorb(0)
         else:  # without a valley, use the newest segment
-            newest = self.segments[-1] if self.segments else list(self.segment.parameters())
-            blend(list(self.mean.parameters()), newest, 1.0)
-        copy_buffers(buffer_holders(self.mean, self.model))
+            blend(self.mean, self.segments[-1] if self.segments else self.segment, 1.0)
+        copy_buffers(self.mean, self.model)
         self.finished = True
         self._reset()
 
@@ -214,8 +214,135 @@ class SWAD(Wrapper):
                 self.ended = True
                 return
             self.inside += 1
-            blend(list(self.mean.parameters()), self.segments[0], 1 / self.inside)
+            blend(self.mean, self.segments[0], 1 / self.inside)
             self.segments = self.segments[1:]
+
+
+class Soup(Wrapper):
+    """Train several members from the same start and average the weights of those that help (Wortsman et al., 2022).
+
+    A member is one training, with other batches than the previous one. While it trains, the network that is validated
+    is the average of the members so far and the one in training. A member joins the average if this improves the mean
+    validation score over source domains, as in a greedy soup; otherwise it is dropped.
+    """
+
+    @checked_settings
+    class Settings:
+        members: int = setting(3, least=1, search=whole(2, 5), help="trainings from the same start")
+
+    saved_attributes = ("start", "count", "best", "current")
+
+    def __init__(self, method: Method, **settings: Any) -> None:
+        super().__init__(method, **settings)
+        self.wrap(method)
+        self.phase = method.phases[-1]
+        self.phases = tuple(f"{self.phase}-{number + 1}" for number in range(self.settings.members))
+        self.mean = copy.deepcopy(method.deployed).requires_grad_(False)  # what predicts
+        self.soup = copy.deepcopy(self.mean)  # average of the members that joined
+        self.start: dict[str, Any] = {}  # state of the wrapped method before the first training
+        self.count = 0  # members in `soup`
+        self.best, self.current = float("-inf"), float("-inf")  # score of `soup`, and of the newest validation
+
+    @staticmethod
+    def trainings(options: Mapping[str, Any]) -> int:
+        return int(options.get("members", Soup.Settings.members))
+
+    def wrap(self, method: Method) -> None:
+        """Set the wrapped method, which must have one phase and use the selected step."""
+        if len(method.phases) != 1 or method.selects_itself or method.full_batch:
+            raise BadInput("soup(METHOD) needs a method with one phase that selects its step by validation scores")
+        self.method = method
+
+    @property
+    def deployed(self) -> Model:
+        return self.mean
+
+    def _mix(self) -> None:
+        """Set the average of the members so far and the one in training."""
+        copy_weights(self.mean, self.method.deployed)
+        blend(self.mean, self.soup, self.count / (self.count + 1))
+
+    def begin_phase(self, name: str) -> None:
+        if name == self.phases[0]:
+            self.start, self.count, self.best = copy.deepcopy(self.method.state_dict()), 0, float("-inf")
+        else:
+            self.method.load_state_dict(self.start)
+        self.method.begin_phase(self.phase)
+        self._mix()
+
+    def step(self, batch: DomainBatch) -> Metrics:
+        metrics = super().step(batch)
+        self._mix()
+        return metrics
+
+    def on_valid(self, step: int, scores: Mapping[str, float], losses: Mapping[str, float]) -> None:
+        super().on_valid(step, scores, losses)
+        self.current = sum(scores.values()) / len(scores)
+
+    def end_phase(self, name: str, batches: Iterable[DomainBatch]) -> dict[str, float]:
+        metrics = self.method.end_phase(self.phase, batches)
+        if self.count == 0 or self.current > self.best:
+            copy_weights(self.soup, self.mean)
+            self.count, self.best = self.count + 1, self.current
+        else:
+            copy_weights(self.mean, self.soup)
+        return {**metrics, "members": float(self.count)}
+
+
+class WiseFT(Wrapper):
+    """Interpolate the trained encoder with its pretrained start: start + share (trained - start).
+
+    Wortsman et al. (2022). The share is chosen on the validation rows of the source domains after training; 1 is the
+    trained network. Neck and head have no pretrained start and stay as trained.
+    """
+
+    @checked_settings
+    class Settings:
+        share: float | None = setting(
+            None, least=0, most=1, help="of the trained weights; default: chosen from 0, 0.1, ..., 1"
+        )
+
+    saved_attributes = ("share", "finished")
+
+    def __init__(self, method: Method, **settings: Any) -> None:
+        super().__init__(method, **settings)
+        self.wrap(method)
+        fixed = self.settings.share
+        self.shares = [round(1 - i / 10, 1) for i in range(11)] if fixed is None else [float(fixed)]
+        self.choices = len(self.shares)
+        self.start = copy.deepcopy(method.deployed.backbone).requires_grad_(False)
+        self.mean = copy.deepcopy(method.deployed).requires_grad_(False)
+        self.share, self.finished = 1.0, False
+
+    def wrap(self, method: Method) -> None:
+        """Set the wrapped method, which must use the selected step."""
+        if method.selects_itself or method.full_batch:
+            raise BadInput("wise-ft(METHOD) needs a method that selects its step by validation scores")
+        self.method = method
+
+    @property
+    def deployed(self) -> Model:
+        return self.mean if self.finished else self.method.deployed
+
+    def begin_stage(self, info: StageInfo) -> None:
+        super().begin_stage(info)
+        self.finished = False
+
+    def choose(self, index: int) -> dict[str, float]:
+        """Deploy the interpolation with one of the shares; return it for the history."""
+        trained = self.method.deployed
+        self.share = self.shares[index]
+        copy_weights(self.mean, trained)
+        if self.share < 1:
+            pairs = zip(self.start.parameters(), trained.backbone.parameters(), strict=True)
+            start = [a if a.shape == b.shape else b for a, b in pairs]  # parameters that grew keep their trained value
+            blend(self.mean.backbone, start, 1 - self.share)
+        self.finished = True
+        return {"share": self.share}
+
+    def end_stage(self, batches: Iterable[DomainBatch]) -> None:
+        super().end_stage(batches)
+        copy_buffers(self.mean, self.method.deployed)  # the wrapped method may have changed them
 
 
 def valley_start(losses: Sequence[float], converge: int, ratio: float) -> tuple[int, float]:
@@ -227,9 +354,21 @@ def valley_start(losses: Sequence[float], converge: int, ratio: float) -> tuple[
 
 
 @torch.no_grad()
-def blend(mean: Sequence[Tensor], new: Sequence[Tensor], share: float) -> None:
-    """Set mean to mean + share * (new - mean), in place."""
-    torch._foreach_lerp_(list(mean), [t.detach() for t in new], share)
+def blend(mean: nn.Module | Sequence[Tensor], new: nn.Module | Sequence[Tensor], share: float) -> None:
+    """Set mean to mean + share * (new - mean), in place: tensors, or the parameters of networks."""
+    old, new = (list(each.parameters() if isinstance(each, nn.Module) else each) for each in (mean, new))
+    torch._foreach_lerp_(old, [t.detach() for t in new], share)
+
+
+def copy_weights(target: nn.Module, source: nn.Module) -> None:
+    """Copy parameters and buffers of one network to a copy of it."""
+    blend(target, source, 1.0)
+    copy_buffers(target, source)
+
+
+def copy_buffers(target: nn.Module, source: nn.Module) -> None:
+    """Copy the buffers of one network to a copy of it."""
+    copy_held(buffer_holders(target, source))
 
 
 def running_statistics(network: nn.Module) -> list[Tensor]:
@@ -246,8 +385,8 @@ def buffer_holders(target: nn.Module, source: nn.Module) -> list[tuple[nn.Module
 
 
 @torch.no_grad()
-def copy_buffers(holders: Sequence[tuple[nn.Module, nn.Module]], *, but: Sequence[Tensor] = ()) -> None:
-    """Copy all buffers of one network to a copy of it, without those of the copy in `but`."""
+def copy_held(holders: Sequence[tuple[nn.Module, nn.Module]], *, but: Sequence[Tensor] = ()) -> None:
+    """Copy the buffers of modules to those of their copies, except for those of the copies in `but`."""
     pairs: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}  # one batched copy takes tensors of equal dtypes
     left_out = set(map(id, but))
     for target, source in holders:

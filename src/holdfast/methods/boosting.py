@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 
 from holdfast.core.errors import BadInput, quiet_fit
 from holdfast.core.settings import checked_settings, choice, log, setting, whole
 from holdfast.core.stopping import stop_if_requested
-from holdfast.methods.linear import SolvedAtOnce, best_constant, label_offsets, quantile_levels
-from holdfast.methods.linear_fit import Design, log_frequencies
+from holdfast.methods.linear import SolvedAtOnce, best_constant, quantile_levels
+from holdfast.methods.linear_fit import Design
 from holdfast.nn.trees import Forest, Trees
 from holdfast.tasks.regress import Regress
 
 FEWEST_L2 = 1.0  # of three or more classes: without a penalty, leaves of rare classes grow without limit
 Tree = dict[str, np.ndarray]  # arrays `feature`, `threshold`, `missing`, `branches`, `value` of one tree
+Fit = tuple[list[Tree], np.ndarray]  # trees and the baselines of the sums to which they belong in turn
 
 
 @dataclass(frozen=True)
@@ -60,70 +60,56 @@ class Boosting(SolvedAtOnce):
         )
 
     def fit(self, designs: Sequence[Design]) -> ForestFit:
-        design, classes = Design.join(designs), int(self.head.outputs)
-        self.columns_of_trees = columns_of_trees(np.asarray(design.x), self._min_leaf(len(design.y)))
-        if not self.columns_of_trees.width:  # no column can be split
-            return ForestFit(Forest.constant(best_constant(design.y, classes, self.task)), {"trees": 0.0})
-        return self._fit(Design(self.columns_of_trees.of(np.asarray(design.x)), design.y), classes)
+        design = Design.join(designs)
+        forest = self._forest(np.asarray(design.x), design.y)
+        return ForestFit(forest, {"trees": float(len(forest.roots))})
+
+    def _forest(self, x: np.ndarray, y: np.ndarray) -> Forest:
+        """Return one sum of trees per class, label or number; outputs that do not vary get their best constant.
+
+        Two classes share one sum. Quantiles of numbers are the prediction plus the quantiles of the training errors.
+        """
+        outputs = int(self.head.outputs)
+        best = best_constant(y, outputs, self.task)
+        columns = columns_of_trees(x, self._min_leaf(len(y)))
+        if isinstance(self.task, Regress):
+            problems, mix = [(y.astype(np.float64), 0)], np.ones((1, outputs))
+        elif y.ndim == 2:
+            varying = np.flatnonzero((y > 0.5).any(axis=0) & (y < 0.5).any(axis=0))
+            problems, mix = [((y[:, label] > 0.5).astype(np.int64), 2) for label in varying], np.eye(outputs)[varying]
+        else:
+            known, codes = np.unique(y, return_inverse=True)
+            problems, mix = [(codes, len(known))] if len(known) > 1 else [], class_mix(known, outputs)
+        if not columns.width or not problems:
+            return Forest.constant(best)
+        values = columns.of(x)
+        fits = [self._grow(values, targets, classes) for targets, classes in problems]
+        forest = columns.restored(join_trees(fits, mix, best))
+        if levels := quantile_levels(self.task):
+            self.head.set(forest)
+            errors = y.astype(np.float64) - self.head(torch.from_numpy(x)).detach().numpy()[:, 0]
+            forest = replace(forest, offset=forest.offset + np.quantile(errors, levels))
+        return forest
 
     def _min_leaf(self, examples: int) -> int:
         """Return the fewest examples of a leaf: on few examples, a tenth of them."""
         return max(1, min(self.settings.min_leaf, examples // 10))
 
-    def _fit(self, design: Design, classes: int) -> ForestFit:
-        if isinstance(self.task, Regress):
-            return self._fit_numbers(np.asarray(design.x), design.y.astype(np.float64))
-        if design.y.ndim == 2:
-            return self._fit_labels(np.asarray(design.x), design.y)
-        known = np.unique(design.y)
-        offset = log_frequencies(design.y, classes)
-        if len(known) < 2:
-            return ForestFit(Forest.constant(offset), {"trees": 0.0})
-        trees, baseline = self._grow(np.asarray(design.x), np.searchsorted(known, design.y), len(known))
-        forest = join_trees(trees, class_mix(known, classes), baseline, np.setdiff1d(np.arange(classes), known), offset)
-        return ForestFit(forest, {"trees": float(len(trees))})
-
-    def _grow(self, x: np.ndarray, y: np.ndarray, classes: int) -> tuple[list[Tree], np.ndarray]:
+    def _grow(self, x: np.ndarray, y: np.ndarray, classes: int) -> Fit:
         """Return trees in the order of the iterations, and the baseline per sum; without classes, y are numbers."""
         grow = _lightgbm if self.settings.engine == "lightgbm" else _sklearn
-        with threadpool_limits(torch.get_num_threads()):
-            least = FEWEST_L2 if classes > 2 else 0.0
-            options = replace(self.settings, min_leaf=self._min_leaf(len(y)), l2=max(self.settings.l2, least))
-            return grow(x, y, classes, options)
-
-    def _fit_labels(self, x: np.ndarray, y: np.ndarray) -> ForestFit:
-        """Fit one binary forest per label; a label that all or no examples have gets the logit of its frequency."""
-        offset = label_offsets(y)
-        varying = np.flatnonzero((y > 0.5).any(axis=0) & (y < 0.5).any(axis=0))
-        if not len(varying):
-            return ForestFit(Forest.constant(offset), {"trees": 0.0})
-        fits = [self._grow(x, (y[:, label] > 0.5).astype(np.int64), 2) for label in varying]
-        owner = np.repeat(np.arange(len(varying)), [len(trees) for trees, _ in fits])
-        trees, baseline = [tree for trees, _ in fits for tree in trees], np.concatenate([each for _, each in fits])
-        absent = np.setdiff1d(np.arange(y.shape[1]), varying)
-        forest = join_trees(trees, np.eye(y.shape[1])[varying], baseline, absent, offset, owner=owner)
-        return ForestFit(forest, {"trees": float(len(trees))})
-
-    def _fit_numbers(self, x: np.ndarray, y: np.ndarray) -> ForestFit:
-        """Fit numbers; quantiles are the prediction plus the quantiles of the training errors."""
-        trees, baseline = self._grow(x, y, 0)
-        outputs, none = int(self.head.outputs), np.zeros(0, dtype=np.int64)
-        forest = join_trees(trees, np.ones((1, outputs)), baseline, none, np.zeros(outputs))
-        if levels := quantile_levels(self.task):
-            self.head.set(self.columns_of_trees.restored(forest))
-            errors = y - self.head(torch.from_numpy(self.columns_of_trees.features)).detach().numpy()[:, 0]
-            forest = replace(forest, offset=forest.offset + np.quantile(errors, levels))
-        return ForestFit(forest, {"trees": float(len(trees))})
+        least = FEWEST_L2 if classes > 2 else 0.0
+        options = replace(self.settings, min_leaf=self._min_leaf(len(y)), l2=max(self.settings.l2, least))
+        return grow(x, y, classes, options)
 
     def write(self, solution: ForestFit) -> None:
-        self.head.set(self.columns_of_trees.restored(solution.forest))
+        self.head.set(solution.forest)
 
 
 @dataclass(frozen=True)
 class TreeColumns:
     """Columns that trees are grown on: features that can be split, and codes of features that exclude one another."""
 
-    features: np.ndarray  # (n, d)
     single: np.ndarray  # features that are columns of their own
     codes: np.ndarray  # (d, e)
 
@@ -138,11 +124,9 @@ class TreeColumns:
 
     def restored(self, forest: Forest) -> Forest:
         """Return trees of the features and their codes."""
-        columns = np.concatenate([self.single, self.features.shape[1] + np.arange(self.codes.shape[1])]).astype(
-            np.int64
-        )
-        feature = columns[forest.feature.astype(np.int64)] if len(forest.feature) else forest.feature
-        return replace(forest, feature=feature, codes=self.codes)
+        features, codes = self.codes.shape
+        columns = np.concatenate([self.single, features + np.arange(codes)])
+        return replace(forest, feature=columns[forest.feature.astype(np.int64)], codes=self.codes)
 
 
 def columns_of_trees(x: np.ndarray, min_leaf: int) -> TreeColumns:
@@ -169,7 +153,7 @@ def columns_of_trees(x: np.ndarray, min_leaf: int) -> TreeColumns:
     for column, group in enumerate(groups):
         codes[group, column] = np.arange(1, len(group) + 1)
     coded = codes.any(axis=1)
-    return TreeColumns(x, np.flatnonzero(varying & ~coded), codes)
+    return TreeColumns(np.flatnonzero(varying & ~coded), codes)
 
 
 def class_mix(known: np.ndarray, classes: int) -> np.ndarray:
@@ -181,25 +165,22 @@ def class_mix(known: np.ndarray, classes: int) -> np.ndarray:
     return np.eye(classes)[known]
 
 
-def join_trees(
-    trees: Sequence[Tree], mix: np.ndarray, baseline: np.ndarray, absent: np.ndarray, offset: np.ndarray,
-    *, owner: np.ndarray | None = None,
-) -> Forest:  # fmt: skip
-    """Concatenate trees; outputs of absent classes are their `offset`.
-
-    `owner` (t,) is the sum of each tree; by default the trees belong to the sums in turn.
-    """
+def join_trees(fits: Sequence[Fit], mix: np.ndarray, offset: np.ndarray) -> Forest:
+    """Concatenate trees, which belong to the sums of their fit in turn; outputs without trees are their `offset`."""
+    trees = [tree for some, _ in fits for tree in some]
     sizes = np.asarray([len(tree["feature"]) for tree in trees])
     starts = np.cumsum(sizes) - sizes
     arrays: dict[str, Any] = {name: np.concatenate([tree[name] for tree in trees]) for name in trees[0]}
     arrays["branches"] = arrays["branches"] + np.repeat(starts, sizes)[:, None]
-    constant = baseline @ mix
-    constant[absent] = offset[absent]
-    owner = np.arange(len(trees)) % len(mix) if owner is None else owner
-    return Forest(**arrays, roots=starts, owner=owner, mix=mix, offset=constant)
+    owners, sums = [], 0
+    for some, baseline in fits:
+        owners.append(sums + np.arange(len(some)) % len(baseline))
+        sums += len(baseline)
+    constant = np.where(mix.any(axis=0), np.concatenate([baseline for _, baseline in fits]) @ mix, offset)
+    return Forest(**arrays, roots=starts, owner=np.concatenate(owners), mix=mix, offset=constant)
 
 
-def _sklearn(x: np.ndarray, y: np.ndarray, classes: int, options: Boosting.Settings) -> tuple[list[Tree], np.ndarray]:
+def _sklearn(x: np.ndarray, y: np.ndarray, classes: int, options: Boosting.Settings) -> Fit:
     """Fit scikit-learn's trees; with more than 10,000 examples they end when a tenth of them does not gain any more.
 
     This tenth has all classes, so that no class may have a single example.
@@ -246,7 +227,7 @@ def sklearn_tree(nodes: np.ndarray) -> Tree:
     }
 
 
-def _lightgbm(x: np.ndarray, y: np.ndarray, classes: int, options: Boosting.Settings) -> tuple[list[Tree], np.ndarray]:
+def _lightgbm(x: np.ndarray, y: np.ndarray, classes: int, options: Boosting.Settings) -> Fit:
     """Fit LightGBM's trees; its first trees contain the baseline."""
     try:
         import lightgbm

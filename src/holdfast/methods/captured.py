@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,6 +39,15 @@ class _CapturedStep:
     checks: int  # replays that are still compared with an eager step
 
 
+class _State(NamedTuple):
+    """Everything that a step changes: tensors, the parameters first, random numbers and counters."""
+
+    addresses: list[int]
+    values: list[Tensor]
+    random: Any
+    counts: list[int]
+
+
 class StepCapture:
     """Takes the steps of a method: eagerly at first, then by replaying captured ones."""
 
@@ -57,7 +66,7 @@ class StepCapture:
         self.counters += [(method, name) for name in numbers]
         # a graph keeps numbers from its capture, so rates that follow a schedule must be tensors
         for optimizer in self.optimizers:
-            optimizer.keep_rates_on_device()
+            optimizer.keep_rates(on_device=True)
 
     def __call__(self, batch: DomainBatch) -> Metrics:
         key = self._key(batch)
@@ -106,30 +115,30 @@ class StepCapture:
         If the step cannot be captured, or if the results differ, the eager result stays.
         """
         # 1. an eager step, whose result is valid in any case
-        before, random, counts = self._state(), rng_state(), self._counts()
+        before = self.state()
         with self.recorder.synchronisations() as locations:
             metrics = self.recorder.warm_up(lambda: self._step(batch))
         if locations:
             return self._give_up(f"the CPU waits for the GPU in {locations[0]}", metrics)
-        after, random_after, counts_after = self._state(), rng_state(), self._counts()
+        after = self.state()
         # a graph writes to the addresses of its capture: a tensor that moves would not be updated
-        if [address for address, _ in before] != [address for address, _ in after]:
+        if before.addresses != after.addresses:
             return self._give_up("a step replaces tensors of the method", metrics)
         # 2. the same step by a replay, from the same state and the same random numbers
-        self._write(before, random, counts)
+        self.restore(before)
         try:
             if captured is None:
                 # capturing runs Python without the GPU, so it advances the counters a second time
-                advances = [b - a for a, b in zip(counts, counts_after, strict=True)]
+                advances = [b - a for a, b in zip(before.counts, after.counts, strict=True)]
                 captured = self._captured(batch, advances)
-                self._set_counts(counts)
+                self.set_counts(before.counts)
             replayed = self._replay(captured, batch)
         except (RuntimeError, torch.OutOfMemoryError) as error:
-            self._write(after, random_after, counts_after)
+            self.restore(after)
             return self._give_up(f"capturing failed ({' '.join(str(error).split())[:160]})", metrics)
         # 3. a replay that agrees stays as the result of the step; otherwise the eager one is restored
         if not self._is_close(before, after, metrics, replayed):
-            self._write(after, random_after, counts_after)
+            self.restore(after)
             return self._give_up("a replay differs from an eager step", metrics)
         captured.checks -= 1
         self.steps.keep(key, captured)
@@ -151,37 +160,34 @@ class StepCapture:
             graph = self.recorder.record(step, _tensors_of(copied))
         return _CapturedStep(graph, names, advances, 1 if self.steps.graphs else CHECKED_STEPS)
 
-    def _state(self) -> list[tuple[int, Tensor]]:
-        """Return addresses and copies of all tensors that a step changes, the parameters first."""
-        return [(tensor.data_ptr(), tensor.detach().clone()) for tensor in self._tensors()]
+    def state(self) -> _State:
+        """Copy all that a step changes."""
+        tensors, counts = self._tensors(), [getattr(owner, name) for owner, name in self.counters]
+        return _State([t.data_ptr() for t in tensors], [t.detach().clone() for t in tensors], rng_state(), counts)
+
+    @torch.no_grad()
+    def restore(self, state: _State) -> None:
+        """Return to a state that `state` copied."""
+        for tensor, value in zip(self._tensors(), state.values, strict=True):
+            tensor.copy_(value)
+        set_rng_state(state.random)
+        self.set_counts(state.counts)
 
     def _tensors(self) -> list[Tensor]:
         moments = [tensor for optimizer in self.optimizers for tensor in optimizer.state_tensors()]
         return [*self.method.parameters(), *self.method.buffers(), *moments]
 
-    @torch.no_grad()
-    def _write(self, state: Sequence[tuple[int, Tensor]], random: Any, counts: Sequence[int]) -> None:
-        for tensor, (_, value) in zip(self._tensors(), state, strict=True):
-            tensor.copy_(value)
-        set_rng_state(random)
-        self._set_counts(counts)
-
-    def _counts(self) -> list[int]:
-        return [getattr(owner, name) for owner, name in self.counters]
-
-    def _set_counts(self, counts: Sequence[int]) -> None:
+    def set_counts(self, counts: Sequence[int]) -> None:
         for (owner, name), count in zip(self.counters, counts, strict=True):
             setattr(owner, name, count)
 
     @torch.no_grad()
-    def _is_close(
-        self, before: Sequence[tuple[int, Tensor]], after: Sequence[tuple[int, Tensor]], eager: Metrics, replay: Metrics
-    ) -> bool:
+    def _is_close(self, before: _State, after: _State, eager: Metrics, replay: Metrics) -> bool:
         """Whether the present parameters and the metrics of a replay equal those of an eager step."""
         if list(eager) != list(replay):
             return False
         parameters = [parameter.detach() for parameter in self.method.parameters()]
-        starts, ends = ([value for _, value in state[: len(parameters)]] for state in (before, after))
+        starts, ends = (state.values[: len(parameters)] for state in (before, after))
         # rounding differs from run to run, so the difference of two updates counts relative to the update
         moved, difference = _distance(ends, starts), _distance(parameters, ends)
         first, second = (torch.stack([v.float().to(moved.device) for v in m.values()]) for m in (eager, replay))
@@ -210,11 +216,9 @@ def captured_steps(method: Method, *, compile: str) -> Iterator[StepCapture | No
     # wrappers call `take_step` of the innermost method, so only this one takes its steps by replays
     inner = method.methods()[-1]
     device = next((parameter.device for parameter in inner.parameters()), torch.device("cpu"))
-    if compile == "off" or device.type != "cuda" or parallel.active() or method.full_batch:
+    # steps of a method that is not `capturable` decide on the CPU
+    if compile == "off" or device.type != "cuda" or parallel.active() or method.full_batch or not inner.capturable:
         yield None
-        return
-    if not inner.capturable:
-        yield None  # its steps decide on the CPU
         return
     with use_capture(StepCapture(inner, CudaRecorder(device))) as capture:
         yield capture
@@ -231,7 +235,7 @@ def use_capture(capture: StepCapture) -> Iterator[StepCapture]:
         method.taker = None
         capture.release()
         for optimizer in capture.optimizers:
-            optimizer.keep_rates_on_host()
+            optimizer.keep_rates(on_device=False)
 
 
 def release_captures(method: Method) -> None:

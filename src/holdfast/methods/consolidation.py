@@ -73,16 +73,14 @@ class EWC(Method):
 
     def step(self, batch: DomainBatch) -> Metrics:
         (risk, side), penalty = self.risk_of(batch), self.penalty()
-        loss = with_auxiliary(risk, side)
-        self.optimizer.minimize(loss if penalty is None else loss + penalty)
-        return {"risk": risk.detach(), "penalty": torch.zeros_like(risk) if penalty is None else penalty.detach()}
+        self.optimizer.minimize(with_auxiliary(risk, side) + penalty)
+        return {"risk": risk.detach(), "penalty": penalty.detach()}
 
-    def penalty(self) -> Tensor | None:
-        """Return the penalty, or None in the first stage."""
-        if not self.learned:
-            return None
+    def penalty(self) -> Tensor:
+        """Return the penalty, which is 0 in the first stage."""
         theta = _theta(self.optimizer)
-        return self.settings.weight / 2 * torch.stack([anchor(theta) for anchor in self.anchors[: self.learned]]).sum()
+        penalties = [anchor(theta) for anchor in self.anchors[: self.learned]]
+        return self.settings.weight / 2 * torch.stack([theta.new_zeros(()), *penalties]).sum()
 
     def end_stage(self, batches: Iterable[DomainBatch]) -> None:
         chosen = Reservoir(self.settings.samples)

@@ -14,7 +14,7 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.settings import checked_settings, choice, retired_settings, setting
 from holdfast.core.tape import tape, with_auxiliary
-from holdfast.methods.averaging import blend, buffer_holders, copy_buffers
+from holdfast.methods.averaging import blend, copy_buffers
 from holdfast.methods.base import Method, Metrics
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
@@ -101,7 +101,7 @@ class HMA(Method):
         weights = zip(self.follower.parameters(), self.model.backbone.parameters(), strict=True)
         pairs = [pair for pair in weights if pair[1].requires_grad]
         parallel.average_batch_statistics(self.model.backbone)
-        copy_buffers(buffer_holders(self.follower, self.model.backbone))
+        copy_buffers(self.follower, self.model.backbone)
         momentum, t = self.settings.momentum, self.updates
         momentum = min(momentum, (1 + t) / (10 + t)) if self.settings.momentum_warmup else momentum
         blend([average for average, _ in pairs], [new for _, new in pairs], 1 - momentum)

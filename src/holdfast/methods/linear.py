@@ -65,7 +65,8 @@ class SolvedAtOnce(Method):
         """Set the head to the optimum for these examples and those of earlier stages; return its risk."""
         self.current = self._designs(batches)
         designs = [_unpack(stored) for stored in self.earlier] + self.current
-        solution = parallel.from_first(lambda: self.fit(designs))
+        with threadpool_limits(torch.get_num_threads()):
+            solution = parallel.from_first(lambda: self.fit(designs))
         self.write(solution)
         return {name: torch.tensor(value) for name, value in solution.metrics.items()}
 
@@ -100,15 +101,6 @@ class SolvedAtOnce(Method):
         return [Design.join(designs) for _, designs in sorted(groups.items())]
 
 
-@checked_settings
-class StrengthSettings:
-    """Settings of a penalised linear regression."""
-
-    C: float | None = setting(
-        None, above=0, search=log(1e-2, 1e3), help="inverse strength of the penalty; default: chosen"
-    )
-
-
 class LinearRegression(SolvedAtOnce):
     """Base of regressions on the features of a frozen encoder, with an L2 penalty chosen on domains.
 
@@ -117,7 +109,11 @@ class LinearRegression(SolvedAtOnce):
     such as TF-IDF, the regression is on the counts themselves, and its weights become columns of the encoder's table.
     """
 
-    Settings = StrengthSettings
+    @checked_settings
+    class Settings:
+        C: float | None = setting(
+            None, above=0, search=log(1e-2, 1e3), help="inverse strength of the penalty; default: chosen"
+        )
 
     def setup(self) -> None:
         super().setup()
@@ -157,11 +153,10 @@ class Logistic(LinearRegression):
     """Logistic regression: one multinomial regression, or one binary regression per label of a set."""
 
     def fit(self, designs: Sequence[Design]) -> LinearFit:
-        classes, design = self.head.outputs, Design.join(designs)
-        with threadpool_limits(torch.get_num_threads()):
-            if self.task.predicts == "labels":
-                return fit_labels(design, designs, self.strengths)
-            return fit_linear(design, classes, *choose_strength(designs, classes, self.strengths))
+        design = Design.join(designs)
+        if self.task.predicts == "labels":
+            return fit_labels(design, designs, self.strengths)
+        return fit_linear(design, self.head.outputs, *choose_strength(designs, self.strengths))
 
 
 class Ridge(LinearRegression):
@@ -169,8 +164,7 @@ class Ridge(LinearRegression):
 
     def fit(self, designs: Sequence[Design]) -> LinearFit:
         design = Design.join(designs)
-        with threadpool_limits(torch.get_num_threads()):
-            solution = ridge(design, *choose_ridge(designs, self.strengths))
+        solution = ridge(design, *choose_ridge(designs, self.strengths))
         if not (levels := quantile_levels(self.task)):
             return solution
         errors = design.y - (np.asarray(design.x @ solution.weight[0]) + solution.bias[0])
@@ -180,36 +174,21 @@ class Ridge(LinearRegression):
 
 
 class Constant(SolvedAtOnce):
-    """Base of predictions that are the same for all inputs."""
+    """Predict the same for all inputs: class or label frequencies, the mean of numbers or their quantiles."""
 
     reads_inputs = False
 
     def columns(self, x: Any) -> Any:
         return np.zeros((len(x), 0), dtype=np.float32)
 
-    def constant(self, bias: np.ndarray, risk: float) -> LinearFit:
-        """Return the fit of outputs (k,) that do not depend on the features."""
-        weight = np.zeros((len(bias), self.head.in_features), dtype=np.float32)
-        return LinearFit(weight, bias.astype(np.float32), {"risk": risk})
-
-
-class Majority(Constant):
-    """Predict the most frequent class of the training examples, whatever the input."""
-
     def fit(self, designs: Sequence[Design]) -> LinearFit:
         y = Design.join(designs).y
         bias = best_constant(y, self.head.outputs, self.task)
-        return self.constant(bias, float(-bias[y].mean()))
-
-
-class Mean(Constant):
-    """Predict the mean target of the training examples, its quantiles or the frequency of every label."""
-
-    def fit(self, designs: Sequence[Design]) -> LinearFit:
-        y = Design.join(designs).y.astype(np.float64)
-        bias = best_constant(y, self.head.outputs, self.task)
-        losses = np.logaddexp(0, bias) - y * bias if y.ndim == 2 else (y - bias[0]) ** 2
-        return self.constant(bias, float(losses.mean()))
+        if y.dtype.kind == "i":
+            losses = -bias[y]
+        else:
+            losses = np.logaddexp(0, bias) - y * bias if y.ndim == 2 else (y - bias[0]) ** 2
+        return LinearFit.of(np.zeros((len(bias), self.head.in_features)), bias, risk=losses.mean())
 
 
 def best_constant(y: np.ndarray, classes: int, task: Task) -> np.ndarray:
@@ -218,7 +197,7 @@ def best_constant(y: np.ndarray, classes: int, task: Task) -> np.ndarray:
         return label_offsets(y)
     if y.dtype.kind == "i":
         return log_frequencies(y, classes)
-    levels = quantile_levels(task)
+    y, levels = y.astype(np.float64), quantile_levels(task)
     return np.quantile(y, levels) if levels else y.mean(keepdims=True)
 
 

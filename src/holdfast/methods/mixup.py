@@ -3,7 +3,6 @@
 Shapes: n domains, b batch, d width or node features, c classes, r nodes of a graphon, v nodes of all graphs.
 """
 
-from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -14,11 +13,20 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs, select_nodes
 from holdfast.core.seeds import use_shared_rng
-from holdfast.core.settings import checked_settings, choice, log, setting
+from holdfast.core.settings import checked_settings, choice, log, retired_settings, setting
 from holdfast.core.tape import tape
 from holdfast.methods.base import Method, Metrics
 from holdfast.nn.backbones.graph import GraphBackbone
 from holdfast.nn.heads import Head
+from holdfast.tasks.base import Task
+
+LEAST_SHARE, MOST_SHARE = 0.005, 0.01  # of the first graphon in a synthetic graph
+THRESHOLD = 0.2  # singular values of a graphon below this, times the root of its size, are dropped
+
+
+def mixed_loss(task: Task, output: Tensor, share: float, first: Tensor, second: Tensor) -> Tensor:
+    """Return share * loss for the first targets + (1 - share) * loss for the second."""
+    return share * task.loss(output, first) + (1 - share) * task.loss(output, second)
 
 
 class Mixup(Method):
@@ -48,10 +56,11 @@ class Mixup(Method):
             pairs = [(groups[i][: sizes[i]], groups[partner[i]][: sizes[i]]) for i in range(n)]
             mixed = torch.cat([s * a + (1 - s) * b for s, (a, b) in zip(share, pairs, strict=True)])
             output = self.model(mixed) if mixes_inputs else self.model.head(mixed)
-        ys, risks = batch.split(batch.y), []
-        for i, o in enumerate(output.split(sizes)):
-            y, other = ys[i][: sizes[i]], ys[partner[i]][: sizes[i]]
-            risks.append(share[i] * self.task.loss(o, y) + (1 - share[i]) * self.task.loss(o, other))
+        ys = batch.split(batch.y)
+        risks = [
+            mixed_loss(self.task, o, share[i], ys[i][: sizes[i]], ys[partner[i]][: sizes[i]])
+            for i, o in enumerate(output.split(sizes))
+        ]
         risk = torch.stack(risks).mean()
         return self.minimize(risk, side, risk=risk)
 
@@ -70,7 +79,7 @@ class ManifoldMixup(Method):
             z = self.model.features(batch.x)  # (b, d)
         other = torch.randperm(len(z)).to(z.device)
         output = self.model.head(share * z + (1 - share) * z[other])
-        risk = share * self.task.loss(output, batch.y) + (1 - share) * self.task.loss(output, batch.y[other])
+        risk = mixed_loss(self.task, output, share, batch.y, batch.y[other])
         return self.minimize(risk, side, risk=risk)
 
 
@@ -86,12 +95,8 @@ class GMixup(Method):
         share: float = setting(
             0.15, least=0, search=choice(0.1, 0.15, 0.2, 0.25), help="synthetic graphs per real graph"
         )
-        mix: Sequence[float] = setting((0.005, 0.01), least=0, most=1, help="range of l, as two values from 0 to 1")
-        threshold: float = setting(0.2, help="singular values below threshold * sqrt(nodes) are dropped")
 
-        def __post_init__(self) -> None:
-            if len(self.mix) != 2 or self.mix[0] > self.mix[1]:
-                raise BadInput(f"`mix` must be two ascending values, got {list(self.mix)}")
+        retired = retired_settings(mix=[0.005, 0.01], threshold=0.2)
 
     saved_attributes = ("optimizer", "graphons", "steps")
 
@@ -109,7 +114,7 @@ class GMixup(Method):
         self.graphons.update(batch.x, batch.y)
         self.steps += 1
         if self.steps & (self.steps - 1) == 0:  # 1, 2, 4, 8, ...
-            self.graphons.estimate(self.settings.threshold)
+            self.graphons.estimate(THRESHOLD)
         b, new = len(batch.y), round(self.settings.share * len(batch.y))
         known = self.graphons.known.nonzero()[:, 0]
         with tape() as side:
@@ -119,16 +124,14 @@ class GMixup(Method):
                 graphs, (first, second), part = self._sample(new, known)
                 output = self.model(inputs.cat([batch.x, inputs.to(graphs, batch.y.device)]))
                 risk, mixed = self.task.loss(output[:b], batch.y), output[b:]
-                soft = part * self.task.loss(mixed, batch.y.new_full((new,), first))
-                soft = soft + (1 - part) * self.task.loss(mixed, batch.y.new_full((new,), second))
-                loss = (b * risk + new * soft) / (b + new)
+                targets = (batch.y.new_full((new,), label) for label in (first, second))
+                loss = (b * risk + new * mixed_loss(self.task, mixed, part, *targets)) / (b + new)
         return self.minimize(loss, side, risk=risk, mixed=loss)
 
     def _sample(self, count: int, known: Tensor) -> tuple[Graphs, tuple[int, int], float]:
         """Return (`count` graphs between two classes, the two classes, the share of the first)."""
         first, second = known[torch.randperm(len(known))[:2]].tolist()
-        low, high = map(float, self.settings.mix)
-        part = low + (high - low) * float(torch.rand(()))
+        part = LEAST_SHARE + (MOST_SHARE - LEAST_SHARE) * float(torch.rand(()))
         edges = part * self.graphons.chances[first] + (1 - part) * self.graphons.chances[second]
         nodes = part * self.graphons.features(first) + (1 - part) * self.graphons.features(second)
         if self.form.nodes != "numbers":

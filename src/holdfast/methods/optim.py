@@ -144,18 +144,12 @@ class Optimizer:
             else:
                 group["lr"] = settings.lr * factor * rate
 
-    def keep_rates_on_device(self) -> None:
-        """Keep the learning rates in tensors, from which a captured update reads them."""
+    def keep_rates(self, *, on_device: bool) -> None:
+        """Keep the learning rates in tensors, from which a captured update reads them, or as numbers."""
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = torch.tensor(self.settings.lr * rate, device=group["params"][0].device)
-        self.rates_on_device = True
-        self.set_rates()
-
-    def keep_rates_on_host(self) -> None:
-        """Return to learning rates that are numbers."""
-        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = self.settings.lr * rate
-        self.rates_on_device = False
+            lr = self.settings.lr * rate
+            group["lr"] = torch.tensor(lr, device=group["params"][0].device) if on_device else lr
+        self.rates_on_device = on_device
         self.set_rates()
 
     @contextmanager
@@ -179,8 +173,7 @@ class Optimizer:
 
     def _replaced(self) -> None:
         self.version += 1
-        if self.rates_on_device:
-            self.keep_rates_on_device()
+        self.keep_rates(on_device=self.rates_on_device)
 
     def end_step(self) -> None:
         """Count a step of the method, for the schedule; `step` does so unless `ends_step` is false."""
@@ -219,14 +212,9 @@ class Optimizer:
 
     def _follow_layout(self) -> None:
         """Store moments in the memory layout of their parameters, as fused updates need; files have another one."""
-        for parameter in self.parameters:
-            state = self.optimizer.state.get(parameter, {})
+        for parameter, state in self.optimizer.state.items():
             for name, value in state.items():
-                if (
-                    isinstance(value, Tensor)
-                    and value.shape == parameter.shape
-                    and value.stride() != parameter.stride()
-                ):
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
                     state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
     def pending_gradients(self) -> list[Tensor | None]:

@@ -1,5 +1,6 @@
 """Experience replay and A-GEM: training with a sample of the examples of earlier domains."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any
@@ -102,12 +103,10 @@ class Reservoir:
 
     def __init__(self, capacity: int) -> None:
         self.capacity, self.seen = capacity, 0
-        self.x: list[Inputs] = []  # single examples, texts without padding
-        self.y: list[Tensor] = []  # (1, ...)
-        self.domain: list[int] = []
+        self.examples: list[tuple[Inputs, Tensor, int]] = []  # input and target (1, ...) without padding, and domain
 
     def __len__(self) -> int:
-        return len(self.y)
+        return len(self.examples)
 
     def fill(self, batches: Iterable[DomainBatch]) -> None:
         """Add every example; the sample depends on the order of the examples, not on the batch size."""
@@ -122,7 +121,7 @@ class Reservoir:
         with use_shared_rng():
             chosen = torch.randperm(len(self))[: k * processes].tolist()
         chosen = chosen[parallel.rank() :: processes] or chosen
-        return self._batch(sorted(chosen, key=lambda i: self.domain[i]), device)
+        return self._batch(sorted(chosen, key=lambda i: self.examples[i][2]), device)
 
     def singles(self, device: torch.device | str) -> Iterable[DomainBatch]:
         """Return one batch per example."""
@@ -142,35 +141,29 @@ class Reservoir:
         x = inputs.to(inputs.take(batch.x, list(chosen.values())), "cpu")
         y = batch.y[list(chosen.values())].cpu()  # waits for the device, so that x has arrived too
         for i, at in enumerate(chosen):
-            new = (_trimmed(inputs.take(x, [i])), strip_padding(y[[i]]), domain)
-            if at < len(self):
-                self.x[at], self.y[at], self.domain[at] = new
-            else:
-                self.x.append(new[0])
-                self.y.append(new[1])
-                self.domain.append(new[2])
+            self.examples[at : at + 1] = [_example(x, y, i, domain)]
 
-    def _batch(self, rows: list[int], device: torch.device | str) -> DomainBatch:
-        owners = [self.domain[i] for i in rows]
-        domains = tuple(dict.fromkeys(owners))
+    def _batch(self, rows: Sequence[int], device: torch.device | str) -> DomainBatch:
+        xs, ys, owners = zip(*(self.examples[i] for i in rows), strict=True)
+        sizes = Counter(owners)
         return DomainBatch(
-            x=inputs.to(inputs.cat([self.x[i] for i in rows]), device),
-            y=cat_padded([self.y[i] for i in rows]).to(device),
-            domains=domains,
-            sizes=tuple(owners.count(d) for d in domains),
+            inputs.to(inputs.cat(xs), device), cat_padded(ys).to(device), tuple(sizes), tuple(sizes.values())
         )
 
     def state_dict(self) -> dict[str, Any]:
-        examples = {"x": _packed(inputs.cat(self.x)), "y": cat_padded(self.y)} if len(self) else {}
-        return {"seen": self.seen, "domain": list(self.domain), **examples}
+        state = {"seen": self.seen, "domain": [domain for _, _, domain in self.examples]}
+        if not self.examples:
+            return state
+        xs, ys, _ = zip(*self.examples, strict=True)
+        return {**state, "x": _packed(inputs.cat(xs)), "y": cat_padded(ys)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.seen, self.domain = state["seen"], list(state["domain"])
-        self.x, self.y = [], []
-        if self.domain:
-            x = _unpacked(state["x"])
-            self.x = [_trimmed(inputs.take(x, [i])) for i in range(len(self.domain))]
-            self.y = [strip_padding(state["y"][[i]]) for i in range(len(self.domain))]
+        self.seen, x = state["seen"], _unpacked(state.get("x"))
+        self.examples = [_example(x, state["y"], i, domain) for i, domain in enumerate(state["domain"])]
+
+
+def _example(x: Inputs, y: Tensor, i: int, domain: int) -> tuple[Inputs, Tensor, int]:
+    return _trimmed(inputs.take(x, [i])), strip_padding(y[[i]]), domain
 
 
 def _trimmed(x: Inputs) -> Inputs:

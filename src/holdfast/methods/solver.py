@@ -4,7 +4,9 @@ All problems have the same features and differ in strength, targets or training 
 that every product with the features is one matrix product for all problems. Every problem minimises
 C * sum of losses + |W|^2 / 2 over weights W and a bias without penalty.
 
-Shapes: n examples, d features, k problems, c outputs per problem, r coordinates; the last of r is the bias.
+Shapes: n examples, d features, k problems, c outputs per problem, r coordinates; the last of r is the bias. A point
+(2, r, k, c) consists of coordinates v and of their metric, such that the sum of v * metric(u) is the inner product of v
+and u.
 """
 
 from __future__ import annotations
@@ -12,8 +14,7 @@ from __future__ import annotations
 import math
 import warnings
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ SMALLEST = 1e-12
 
 
 class Space(ABC):
-    """Coordinates v (r, k, c) of weights and biases, with an inner product <v, u> = sum of v * metric(u)."""
+    """Coordinates (r, k, c) of weights and biases, with an inner product."""
 
     rows: int
     size: int  # r
@@ -47,16 +48,20 @@ class Space(ABC):
         """Return the sum over examples of residuals (n, k, c) by coordinate, (r, k, c)."""
 
     @abstractmethod
-    def metric(self, v: Tensor) -> Tensor:
-        """Return (r, k, c) such that the sum of its products with u is the inner product of v and u."""
+    def point(self, v: Tensor) -> Tensor:
+        """Return the point (2, r, k, c) with these coordinates."""
 
     @abstractmethod
-    def logits(self, v: Tensor, image: Tensor) -> Tensor:
-        """Return the outputs (n, k, c) of v, whose metric is `image`."""
+    def logits(self, v: Tensor) -> Tensor:
+        """Return the outputs (n, k, c) of a point."""
 
     @abstractmethod
     def weights(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weights (k, c, d) and biases (k, c) of the features."""
+        """Return weights (k, c, d) and biases (k, c) of the features, for coordinates (r, k, c)."""
+
+    def penalised(self, v: Tensor, u: Tensor) -> Tensor:
+        """Return (k,) the inner product of two points without their biases."""
+        return (self.penalty * v[0] * u[1]).sum((0, 2))
 
 
 class Primal(Space):
@@ -74,7 +79,6 @@ class Primal(Space):
             moments, axes = torch.linalg.eigh((self.x.T @ self.x).double())
             self.axes, self.moments = axes.float(), moments.clamp(min=0).float()
             self.x = self.x @ self.axes
-        self.scale = self.penalty = x.new_ones(self.size, 1, 1)
 
     def precondition(self, strengths: Tensor) -> None:
         curvature = 1 + self.moments[:, None] * strengths / 4  # (d, k)
@@ -87,12 +91,12 @@ class Primal(Space):
         flat = residual.flatten(1)
         return torch.cat([self.x.T @ flat, flat.sum(0, keepdim=True)]).view(-1, *residual.shape[1:])
 
-    def metric(self, v: Tensor) -> Tensor:
-        return v
+    def point(self, v: Tensor) -> Tensor:
+        return torch.stack([v, v])
 
-    def logits(self, v: Tensor, image: Tensor) -> Tensor:
-        w = (self.scale * v).flatten(1)
-        return torch.addmm(w[-1:], self.x, w[:-1]).view(-1, *v.shape[1:])
+    def logits(self, v: Tensor) -> Tensor:
+        w = (self.scale * v[0]).flatten(1)
+        return torch.addmm(w[-1:], self.x, w[:-1]).view(-1, *v.shape[2:])
 
     def weights(self, v: Tensor) -> tuple[Tensor, Tensor]:
         w = self.scale * v
@@ -107,90 +111,61 @@ class Dual(Space):
     The coordinates are those sums; the metric is the centred Gram matrix, as products with the features.
     """
 
-    def __init__(self, features: Any) -> None:
-        self.features = features
-        self.rows, self.size = features.rows, features.rows + 1
-        self.scale = self.penalty = features.ones(self.size)[:, None, None]
+    def __init__(self, x: Any) -> None:
+        self.x, self.transposed = (x, x.T) if isinstance(x, Tensor) else sparse_matrices(x)
+        self.rows, self.size = x.shape[0], x.shape[0] + 1
 
     def precondition(self, strengths: Tensor) -> None:
-        self.scale = torch.ones_like(self.scale)
-        self.penalty = self.scale.clone()
+        self.scale, self.penalty = torch.ones(2, self.size, 1, 1)
         self.penalty[-1] = 0.0
 
     def pull(self, residual: Tensor) -> Tensor:
         return torch.cat([residual, residual.sum(0, keepdim=True)])
 
-    def metric(self, v: Tensor) -> Tensor:
-        flat = v.flatten(1)
-        centred = flat[:-1] - flat[:-1].mean(0)
-        image = self.features.forward(self.features.backward(centred))
-        return torch.cat([image - image.mean(0), flat[-1:]]).view_as(v)
+    def point(self, v: Tensor) -> Tensor:
+        image, bias = product(self.x, self._columns(v)), v[-1:].flatten(1)
+        return torch.stack([v, torch.cat([image - image.mean(0), bias]).view_as(v)])
 
-    def logits(self, v: Tensor, image: Tensor) -> Tensor:
-        return image[:-1] + image[-1:]
+    def logits(self, v: Tensor) -> Tensor:
+        return v[1, :-1] + v[1, -1:]
 
     def weights(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        flat = v.flatten(1)
-        centred = flat[:-1] - flat[:-1].mean(0)
-        weight = self.features.backward(centred)  # (d, kc)
-        bias = flat[-1] - self.features.forward(weight).mean(0)
+        weight = self._columns(v)
+        bias = v[-1].flatten() - product(self.x, weight).mean(0)
         return weight.view(-1, *v.shape[1:]).permute(1, 2, 0), bias.view(v.shape[1:])
 
-
-class DenseProducts:
-    """Products of dense features (n, d) on their device."""
-
-    def __init__(self, x: Tensor) -> None:
-        self.x, self.rows = x, len(x)
-
-    def ones(self, count: int) -> Tensor:
-        return self.x.new_ones(count)
-
-    def forward(self, w: Tensor) -> Tensor:
-        return self.x @ w
-
-    def backward(self, a: Tensor) -> Tensor:
-        return self.x.T @ a
+    def _columns(self, v: Tensor) -> Tensor:
+        """Return the weights (d, k c) of coordinates (r, k, c)."""
+        examples = v[:-1].flatten(1)
+        return product(self.transposed, examples - examples.mean(0))
 
 
-class SparseProducts:
-    """Products of a sparse matrix (n, d) on the CPU, with the kernels of MKL if torch has them."""
+def sparse_matrices(x: sparse.csr_matrix) -> tuple[Any, Any]:
+    """Return a sparse matrix (n, d) and its transpose; as tensors if torch has the kernels of MKL."""
+    x = sparse.csr_matrix(x, dtype=np.float32)
+    matrices = x, sparse.csr_matrix(x.T)
+    if not torch.backends.mkl.is_available() or x.nnz >= 2**31:
+        return matrices
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that sparse tensors are in beta
+        first, second = (
+            torch.sparse_csr_tensor(*(torch.from_numpy(a) for a in (m.indptr, m.indices, m.data)), size=m.shape)
+            for m in matrices
+        )
+    return first, second
 
-    def __init__(self, x: sparse.csr_matrix) -> None:
-        x = sparse.csr_matrix(x, dtype=np.float32)
-        self.rows = len(x.indptr) - 1
-        self.matrices: tuple[Any, Any] = (x, sparse.csr_matrix(x.T))
-        if torch.backends.mkl.is_available() and x.nnz < 2**31:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that sparse tensors are in beta
-                first, second = (
-                    torch.sparse_csr_tensor(*(torch.from_numpy(a) for a in (m.indptr, m.indices, m.data)), size=m.shape)
-                    for m in self.matrices
-                )
-                self.matrices = first, second
 
-    def ones(self, count: int) -> Tensor:
-        return torch.ones(count)
-
-    def forward(self, w: Tensor) -> Tensor:
-        return self._product(0, w)
-
-    def backward(self, a: Tensor) -> Tensor:
-        return self._product(1, a)
-
-    def _product(self, side: int, w: Tensor) -> Tensor:
-        matrix = self.matrices[side]
-        if isinstance(matrix, Tensor):
-            return matrix @ w.contiguous()
-        return torch.from_numpy(np.ascontiguousarray(matrix @ w.numpy()))
+def product(matrix: Tensor | sparse.csr_matrix, w: Tensor) -> Tensor:
+    """Return a product of a dense or a sparse matrix."""
+    return matrix @ w.contiguous() if isinstance(matrix, Tensor) else torch.from_numpy(matrix @ w.numpy())
 
 
 def space_of(x: Any) -> Space:
-    """Return the space of features (n, d): a tensor, an array or a sparse matrix."""
+    """Return the space of features (n, d): an array or a sparse matrix."""
     if sparse.issparse(x):
-        return Dual(SparseProducts(x))
+        return Dual(x)
     x = torch.as_tensor(x, dtype=torch.float32)
-    return Primal(x) if x.shape[1] <= len(x) else Dual(DenseProducts(x))
+    return Primal(x) if x.shape[1] <= len(x) else Dual(x)
 
 
 class Loss(ABC):
@@ -246,8 +221,7 @@ class Squared(Loss):
         return direction.square().sum(-1)
 
 
-@dataclass
-class Solution:
+class Solution(NamedTuple):
     """Weights (k, c, d), biases (k, c) and outputs for the training features (n, k, c)."""
 
     weight: Tensor
@@ -264,148 +238,112 @@ def solve(
     `rows` (n, k) weights the examples, 0 for those that a problem must not be trained on. A problem is solved when the
     expected decrease of the mean loss of its examples is below `tolerance`.
     """
-    space.precondition(strengths)
-    weight = strengths if rows is None else rows * strengths  # (k,) or (n, k)
-    total = strengths * space.rows if rows is None else weight.sum(0)
-    v = bias.new_zeros(space.size, *bias.shape)
-    v[-1] = bias / space.scale[-1]
-    image = space.metric(v)
-    state = _State(loss, weight, v, image, space.logits(v, image))
-    state.evaluate(space)
-    active, solved = torch.arange(len(strengths), device=bias.device), torch.zeros_like(strengths, dtype=torch.bool)
-    final_v, final_z = torch.empty_like(v), torch.empty_like(state.z)
+    rows = torch.ones(space.rows, 1) if rows is None else rows
+    least = tolerance * strengths * rows.sum(0)  # (k,)
+    state = _State(space, loss, strengths, rows * strengths, bias)
+    active, solved = torch.arange(len(strengths)), torch.zeros_like(strengths, dtype=torch.bool)
+    final_v, final_z = torch.empty_like(state.v[0]), torch.empty_like(state.z)
     for _ in range(iterations):
         stop_if_requested()
-        d, d_image = state.direction(space)
-        slope = (state.g * d_image).sum((0, 2))  # (k,) negative
-        solved = solved | (-slope <= tolerance * total[active])
+        d = state.direction()
+        slope = _inner(state.g, d)  # (k,) negative
+        solved = solved | (-slope <= least[active])
         if 2 * int(solved.sum()) > len(solved):
-            final_v[:, active], final_z[:, active] = state.v, state.z
+            final_v[:, active], final_z[:, active] = state.v[0], state.z
             if bool(solved.all()):
                 break
             left = (~solved).nonzero()[:, 0]
-            active, solved, slope = active[left], solved[left], slope[left]
-            d, d_image = d[:, left], d_image[:, left]
-            state.keep(left)
-            space.precondition(strengths[active])
-        solved = solved | ~state.move(space, d, d_image, slope)
+            active, solved, slope, d = active[left], solved[left], slope[left], d[:, :, left]
+            state.keep(left, strengths[active])
+        solved = solved | ~state.move(d, slope)
     else:
-        final_v[:, active], final_z[:, active] = state.v, state.z
+        final_v[:, active], final_z[:, active] = state.v[0], state.z
     space.precondition(strengths)
     return Solution(*space.weights(final_v), final_z)
 
 
-@dataclass
+def _inner(v: Tensor, u: Tensor) -> Tensor:
+    """Return (k,) the inner product of two points."""
+    return (v[0] * u[1]).sum((0, 2))
+
+
 class _State:
     """Point, outputs and curvature of the problems that are not solved yet."""
 
-    loss: Loss
-    weight: Tensor  # (k,) or (n, k) of the losses
-    v: Tensor  # (r, k, c), and its metric
-    image: Tensor
-    z: Tensor  # (n, k, c)
-    objective: Tensor = field(init=False)  # (k,)
-    residual: Tensor = field(init=False)  # (n, k, c) gradients of the losses
-    g: Tensor = field(init=False)  # (r, k, c) gradient of the objective, and its metric
-    g_image: Tensor = field(init=False)
-    gamma: Tensor = field(init=False)  # (k,) scale of the inverse curvature
-    history: list[_Pair] = field(default_factory=list)
+    def __init__(self, space: Space, loss: Loss, strengths: Tensor, weight: Tensor, bias: Tensor) -> None:
+        space.precondition(strengths)
+        v = bias.new_zeros(space.size, *bias.shape)
+        v[-1] = bias / space.scale[-1]
+        self.space, self.loss, self.weight = space, loss, weight  # (n, k) of the losses
+        self.v = space.point(v)
+        self.z = space.logits(self.v)  # (n, k, c)
+        losses, self.residual = loss.values(self.z)  # (n, k, c) gradients of the losses
+        self.objective = (weight * losses).sum(0) + space.penalised(self.v, self.v) / 2  # (k,)
+        self.g = self.gradient()  # (2, r, k, c) of the objective
+        self.gamma = torch.ones_like(self.objective)  # (k,) scale of the inverse curvature
+        # steps, the changes of the gradient in them, and the inverses (k,) of their inner products
+        self.history: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def evaluate(self, space: Space) -> None:
-        """Compute objective and gradient of the first point."""
-        losses, self.residual = self.loss.values(self.z)
-        self.objective = (self.weight * losses).sum(0) + (space.penalty * self.v * self.image).sum((0, 2)) / 2
-        self.gamma = torch.ones_like(self.objective)
-        self._differentiate(space)
+    def gradient(self) -> Tensor:
+        pull = self.space.pull(self.weight[..., None] * self.residual)
+        return self.space.point(self.space.scale * pull + self.space.penalty * self.v[0])
 
-    def _differentiate(self, space: Space) -> None:
-        self.g = space.scale * space.pull(self.weight[..., None] * self.residual) + space.penalty * self.v
-        self.g_image = space.metric(self.g)
-
-    def direction(self, space: Space) -> tuple[Tensor, Tensor]:
-        """Return the direction of L-BFGS and its metric."""
-        q, image, primal = self.g, self.g_image, self.g_image is self.g
-        shares = []
-        for pair in reversed(self.history):
-            share = pair.inverse * (pair.step_image * q).sum((0, 2))
-            q = q - share[:, None] * pair.change
-            image = q if primal else image - share[:, None] * pair.change_image
-            shares.append(share)
+    def direction(self) -> Tensor:
+        """Return the direction of L-BFGS."""
+        q, shares = self.g, []
+        for step, change, inverse in reversed(self.history):
+            shares.append(inverse * _inner(q, step))
+            q = q - shares[-1][:, None] * change
         q = self.gamma[:, None] * q
-        image = q if primal else self.gamma[:, None] * image
-        for pair, share in zip(self.history, reversed(shares), strict=True):
-            factor = (share - pair.inverse * (pair.change_image * q).sum((0, 2)))[:, None]
-            q = q + factor * pair.step
-            image = q if primal else image + factor * pair.step_image
-        return -q, -image
+        for (step, change, inverse), share in zip(self.history, reversed(shares), strict=True):
+            q = q + (share - inverse * _inner(q, change))[:, None] * step
+        return -q
 
-    def move(self, space: Space, d: Tensor, d_image: Tensor, slope: Tensor) -> Tensor:
+    def move(self, d: Tensor, slope: Tensor) -> Tensor:
         """Move to the minimum along a direction; return (k,) which objectives have decreased."""
-        dz = space.logits(d, d_image)
-        linear = (space.penalty * self.v * d_image).sum((0, 2))
-        square = (space.penalty * d * d_image).sum((0, 2))
-        start = self.objective - ((self.weight * self.loss.values(self.z)[0]).sum(0))
+        dz = self.space.logits(d)
+        linear, square = self.space.penalised(self.v, d), self.space.penalised(d, d)
+        start = self.objective - (self.weight * self.loss.values(self.z)[0]).sum(0)
         t = torch.ones_like(slope)
         if not self.history:
-            t = -slope / ((self.weight * self.loss.curvature(self.residual, dz)).sum(0) + square).clamp(min=SMALLEST)
+            t = -slope / self._bend(self.residual, dz, square)
         low, high = torch.zeros_like(t), torch.full_like(t, math.inf)  # bounds of the minimum
         objective, residual = self.objective, self.residual
-        for trial in range(TRIALS):
+        for trial in range(1, TRIALS + 1):
             losses, residual = self.loss.values(self.z + t[:, None] * dz)
             objective = (self.weight * losses).sum(0) + start + t * linear + t.square() * square / 2
             change = (self.weight * (residual * dz).sum(-1)).sum(0) + linear + t * square  # derivative at t
-            if trial == TRIALS - 1 or bool((change.abs() <= EXACT * slope.abs()).all()):
+            exact = change.abs() <= EXACT * slope.abs()
+            if trial == TRIALS or bool(exact.all()):
                 break
             low, high = torch.where(change < 0, t, low), torch.where(change < 0, high, t)
-            bend = (self.weight * self.loss.curvature(residual, dz)).sum(0) + square
-            newton = t - change / bend.clamp(min=SMALLEST)
-            inside = (newton > low) & (newton < high)
+            newton = t - change / self._bend(residual, dz, square)
             middle = torch.where(high.isfinite(), (low + high) / 2, 2 * t + SMALLEST)
-            better = torch.where(inside, newton, middle)
-            t = torch.where(change.abs() <= EXACT * slope.abs(), t, better)
+            t = torch.where(exact, t, torch.where((newton > low) & (newton < high), newton, middle))
         decreased = (objective < self.objective) & (slope < 0)
         t = torch.where(decreased, t, 0.0)[:, None]
-        if not bool(decreased.all()):
-            residual = torch.where(decreased[:, None], residual, self.residual)
-            objective = torch.where(decreased, objective, self.objective)
-        step, step_image = t * d, t * d_image
-        primal, old, old_image = self.g_image is self.g, self.g, self.g_image
+        self.residual = torch.where(decreased[:, None], residual, self.residual)
+        self.objective = torch.where(decreased, objective, self.objective)
+        step, old = t * d, self.g
         self.v, self.z = self.v + step, self.z + t * dz
-        self.image = self.v if primal else self.image + step_image
-        self.objective, self.residual = objective, residual
-        self._differentiate(space)
-        change, change_image = self.g - old, self.g_image - old_image
-        product, square = (step_image * change).sum((0, 2)), (change * change_image).sum((0, 2))
-        usable = decreased & (product > 0) & (square > 0)
-        inverse = torch.where(usable, 1 / torch.where(usable, product, 1.0), 0.0)
-        self.gamma = torch.where(usable, product / torch.where(usable, square, 1.0), self.gamma)
-        pair = _Pair(step, step if primal else step_image, change, change if primal else change_image, inverse)
-        self.history = [*self.history[1 - MEMORY :], pair]
+        self.g = self.gradient()
+        change = self.g - old
+        along, square = _inner(change, step), _inner(change, change)
+        usable = decreased & (along > 0) & (square > 0)
+        inverse = torch.where(usable, 1 / torch.where(usable, along, 1.0), 0.0)
+        self.gamma = torch.where(usable, along / torch.where(usable, square, 1.0), self.gamma)
+        self.history = [*self.history[1 - MEMORY :], (step, change, inverse)]
         return decreased
 
-    def keep(self, left: Tensor) -> None:
-        """Drop the problems that are not at the indices `left`."""
-        primal = self.g_image is self.g
+    def _bend(self, residual: Tensor, dz: Tensor, square: Tensor) -> Tensor:
+        """Return the second derivatives (k,) along a direction, from the gradients of the losses at a point."""
+        return ((self.weight * self.loss.curvature(residual, dz)).sum(0) + square).clamp(min=SMALLEST)
+
+    def keep(self, left: Tensor, strengths: Tensor) -> None:
+        """Drop the problems that are not at the indices `left`; `strengths` are those of the others."""
+        self.space.precondition(strengths)
         self.loss = self.loss.keep(left)
-        self.weight = self.weight.index_select(-1, left)
-        self.v, self.z, self.residual, self.g = (x[:, left] for x in (self.v, self.z, self.residual, self.g))
-        self.image, self.g_image = (self.v, self.g) if primal else (self.image[:, left], self.g_image[:, left])
+        self.v, self.g = self.v[:, :, left], self.g[:, :, left]
+        self.z, self.residual, self.weight = self.z[:, left], self.residual[:, left], self.weight[:, left]
         self.objective, self.gamma = self.objective[left], self.gamma[left]
-        self.history = [pair.keep(left) for pair in self.history]
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """A step, the change of the gradient (r, k, c), their metrics, and the inverse (k,) of their inner product."""
-
-    step: Tensor
-    step_image: Tensor
-    change: Tensor
-    change_image: Tensor
-    inverse: Tensor
-
-    def keep(self, left: Tensor) -> _Pair:
-        step, change = self.step[:, left], self.change[:, left]
-        primal = self.step_image is self.step
-        images = (step, change) if primal else (self.step_image[:, left], self.change_image[:, left])
-        return _Pair(step, images[0], change, images[1], self.inverse[left])
+        self.history = [(step[:, :, left], change[:, :, left], inv[left]) for step, change, inv in self.history]

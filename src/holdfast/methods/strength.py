@@ -6,12 +6,9 @@ Shapes: n examples, f splits, s strengths, k problems (f s), c outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from holdfast.methods.solver import Binary, Loss, Multinomial, Space, Squared, solve
 
@@ -70,24 +67,17 @@ def _balanced(counts: np.ndarray, folds: int) -> np.ndarray:
 SMALL = 1e-6  # breaks ties of folds without rows of the same classes
 
 
-@dataclass(frozen=True)
-class Splits:
-    """Held-out rows: a fold of domains per split, and as the last split a third of all rows."""
-
-    held_out: np.ndarray  # (n, f) of bool
-
-    @staticmethod
-    def of(domain: np.ndarray, y: np.ndarray, folds: int = FOLDS) -> Splits:
-        fold = domain_folds(domain, y, folds)
-        columns = [fold == i for i in range(int(fold.max()) + 1)]
-        order, third = np.lexsort((y, domain)), np.empty(len(y), dtype=bool)
-        third[order] = np.arange(len(y)) % 3 == 1
-        return Splits(np.stack([*columns, third], axis=1))
+def splits_of(domain: np.ndarray, y: np.ndarray, folds: int = FOLDS) -> np.ndarray:
+    """Return the held-out rows (n, f) of all splits: a fold of domains each, and as the last a third of all rows."""
+    fold = domain_folds(domain, y, folds)
+    third = np.empty(len(y), dtype=bool)
+    third[np.lexsort((y, domain))] = np.arange(len(y)) % 3 == 1
+    return np.column_stack([fold[:, None] == np.arange(fold.max() + 1), third])
 
 
-def loss_of(y: np.ndarray, classes: int, device: Any) -> Loss:
+def loss_of(y: np.ndarray, classes: int) -> Loss:
     """Return the loss of classes 0 to `classes` - 1, or of numbers if `classes` is 0."""
-    targets = torch.from_numpy(np.ascontiguousarray(y)).to(device)
+    targets = torch.from_numpy(y)
     if not classes:
         return Squared(targets.float()[:, None, None])
     if classes == 2:
@@ -104,24 +94,23 @@ def first_bias(y: np.ndarray, classes: int, rows: np.ndarray) -> np.ndarray:
     return logs[:, 1:] - logs[:, :1] if classes == 2 else logs
 
 
-def scores(
-    space: Space, y: np.ndarray, classes: int, splits: Splits, strengths: Sequence[float], device: Any
-) -> np.ndarray:
-    """Return the criterion (s,) per strength, higher is better."""
-    train = ~splits.held_out
-    loss, bias = loss_of(y, classes, device), first_bias(y, classes, train)
-    columns = bias.shape[1]
-    at_once = max(1, ELEMENTS // (len(y) * train.shape[1] * columns))
+def scores(space: Space, y: np.ndarray, classes: int, held_out: np.ndarray, strengths: Sequence[float]) -> np.ndarray:
+    """Return the criterion (s,) per strength, higher is better; `held_out` (n, f) are the rows of the splits."""
+    train = ~held_out
+    loss, bias = loss_of(y, classes), first_bias(y, classes, train)
+    splits, columns = bias.shape
+    at_once = max(1, ELEMENTS // (len(y) * splits * columns))
     outputs: list[np.ndarray] = []
     for start in range(0, len(strengths), at_once):
-        some = strengths[start : start + at_once]
-        values = torch.tensor(np.repeat(some, train.shape[1]), dtype=torch.float32, device=device)
-        rows = torch.from_numpy(np.tile(train, len(some)).astype(np.float32)).to(device)
-        begin = torch.from_numpy(np.tile(bias, (len(some), 1)).astype(np.float32)).to(device)
-        solution = solve(space, loss, values, begin, rows=rows, tolerance=TOLERANCE, iterations=ITERATIONS)
-        z = solution.outputs.view(len(y), len(some), train.shape[1], columns)
-        outputs += [z[:, i].cpu().numpy().astype(np.float64) for i in range(len(some))]
-    return np.asarray([_score(z, y, classes, splits.held_out) for z in outputs])
+        some = torch.tensor(strengths[start : start + at_once], dtype=torch.float32)
+        rows, begin = (torch.from_numpy(array).float() for array in (train, bias))
+        solution = solve(
+            space, loss, some.repeat_interleave(splits), begin.repeat(len(some), 1), rows=rows.repeat(1, len(some)),
+            tolerance=TOLERANCE, iterations=ITERATIONS,
+        )  # fmt: skip
+        z = solution.outputs.view(len(y), len(some), splits, columns)
+        outputs.extend(z.double().numpy().swapaxes(0, 1))
+    return np.asarray([_score(z, y, classes, held_out) for z in outputs])
 
 
 def _score(z: np.ndarray, y: np.ndarray, classes: int, held_out: np.ndarray) -> float:
@@ -173,8 +162,3 @@ def best_strength(score: Callable[[Sequence[float]], np.ndarray], strengths: Seq
             last += 1
         else:
             return best, float(values[best])
-
-
-def tensor_device(x: Any) -> torch.device:
-    """Return the device of features; the CPU for arrays and sparse matrices."""
-    return x.device if isinstance(x, Tensor) else torch.device("cpu")

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +199,7 @@ def _finish(
             raise BadInput(f"every trial of {names[0]} failed: lower --lr, or use --set clip=1")
         raise NothingFinished(f"no trial was completed within {format_seconds(limit)}: use a larger --budget")
     names = [name for name in names if name in best]
-    chosen = choose([run for run in search.runs if trial(run.spec) in complete], CRITERIA[search.select], search.folds)
+    chosen = choose(chain.from_iterable(complete.values()), CRITERIA[search.select], search.folds)
     counts = {name: sum(search.trials[key].spec.method == name for key in complete) for name in names}
     fewest, most = min(counts.values()), max(counts.values())
     count = f"{most}" if fewest == most else f"{fewest} to {most}"
@@ -259,7 +259,7 @@ class Search:
         self.workspace, self.out, self.seeds, self.select = workspace, workspace.out, seeds, select
         self.watch, self.engine = watch, engine
         self.trials: dict[str, Trial] = {}  # by key; of equal trials the first
-        self.runs: list[RunRecord] = []
+        self.runs: dict[str, list[RunRecord]] = {}  # by trial
         self.folds: list[RunRecord] = []  # runs that leave out two domains, for leave-one-domain-out
         self.failures: dict[str, str] = {}  # key -> error of a diverged trial
         self.expected: dict[str, int] = {}  # runs per trial, without those that leave out more domains
@@ -277,41 +277,40 @@ class Search:
         for record in run_all(
             jobs, self.workspace, watch=self.watch, engine=self.engine, on_failure=self._write_failure
         ):
-            (self.folds if self._is_fold(record.spec["plan"]) else self.runs).append(record)
+            group = self.folds if self._is_fold(record.spec["plan"]) else self.runs.setdefault(trial(record.spec), [])
+            group.append(record)
 
     def _is_fold(self, plan: str) -> bool:
         return self.select == FOLDS and plan == "cross-dataset"
 
-    def complete(self) -> set[str]:
-        """Return the keys of the trials of which all runs have a score."""
-        criterion, counts = CRITERIA[self.select], dict[str, int]()
-        for run in self.runs:
-            if criterion(run, self.folds) is not None:
-                counts[trial(run.spec)] = counts.get(trial(run.spec), 0) + 1
-        return {key for key, count in self.expected.items() if key not in self.failures and counts.get(key) == count}
+    def complete(self) -> dict[str, list[RunRecord]]:
+        """Return the runs per trial of the trials of which all runs have a score."""
+        criterion, finished = CRITERIA[self.select], {}
+        for key, count in self.expected.items():
+            runs = self.runs.get(key, [])
+            if key not in self.failures and sum(criterion(run, self.folds) is not None for run in runs) == count:
+                finished[key] = runs
+        return finished
 
     @property
     def unfinished(self) -> int:
         """The number of trials that lack runs although none failed."""
-        return len(self.expected.keys() - self.complete() - self.failures.keys())
+        return len(self.expected.keys() - self.complete().keys() - self.failures.keys())
+
+    def overall(self, runs: Iterable[RunRecord]) -> dict[str, tuple[str, float]]:
+        """Map method to its best trial over all episodes and seeds, and its mean validation score, higher is better."""
+        return overall(list(runs), CRITERIA[self.select], self.folds)
 
     def scores(self, trials: Sequence[Trial]) -> list[float | None]:
         """Return the mean validation score per trial over episodes and seeds, higher is better; None if it failed."""
-        runs: dict[str, list[RunRecord]] = {each.key: [] for each in trials}
-        for run in self.runs:
-            if (key := trial(run.spec)) in runs:
-                runs[key].append(run)
-        scores = {key: overall(group, CRITERIA[self.select], self.folds) for key, group in runs.items()}
-        finished = self.complete()
-        complete = {key: score for key, score in scores.items() if score and key in finished}
-        return [complete[each.key][each.spec.method][1] if each.key in complete else None for each in trials]
+        complete = self.complete()
+        best = [self.overall(complete.get(each.key, ())).get(each.spec.method) for each in trials]
+        return [None if each is None else each[1] for each in best]
 
     def best(self) -> dict[str, Trial]:
         """Return the best trial per method over all episodes and seeds."""
-        finished = self.complete()
-        runs = [run for run in self.runs if trial(run.spec) in finished]
-        keys = overall(runs, CRITERIA[self.select], self.folds)
-        return {method: self.trials[key] for method, (key, _) in keys.items()}
+        runs = chain.from_iterable(self.complete().values())
+        return {method: self.trials[key] for method, (key, _) in self.overall(runs).items()}
 
     def _with_folds(self, spec: Spec) -> Iterator[Spec]:
         """Yield the spec, and for leave-one-domain-out the specs that leave out a second domain or group of domains."""

@@ -19,10 +19,9 @@ from holdfast.core.store import TensorStore
 from holdfast.data.batches import Examples, Transform
 from holdfast.data.dataset import Dataset
 from holdfast.data.splits import Part
-from holdfast.methods.averaging import SWAD, MovingAverage
+from holdfast.methods.averaging import SWAD, MovingAverage, Soup, WiseFT
 from holdfast.methods.base import Method
 from holdfast.methods.optim import Optimizer, OptimizerSettings
-from holdfast.methods.soup import Soup, WiseFT
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.small import Features, ImageBackbone
 from holdfast.nn.graft.insert import InsertingNeck

@@ -49,19 +49,19 @@ class CpuRecorder:
         capture = self.capture
         if self.fails:
             raise RuntimeError("operation not permitted when stream is capturing")
-        state, random, counts = capture._state(), torch.get_rng_state(), capture._counts()
+        before = capture.state()
         packed = function()
-        capture._write(state, {"cpu": random}, counts)
+        capture.restore(before)
 
         def replay() -> None:
             if self.frozen:
                 return
-            before = capture._counts()
+            counts = capture.state().counts
             with ExitStack() as stack:
                 for optimizer in capture.optimizers:
                     stack.enter_context(optimizer.capturing())
                 packed.copy_(function())
-            capture._set_counts(before)  # a graph changes nothing in Python
+            capture.set_counts(counts)  # a graph changes nothing in Python
 
         return Graph(inputs, packed, replay)
 
@@ -91,7 +91,7 @@ def _train(method: Method, batches, recorder: CpuRecorder | None) -> list[dict[s
     torch.manual_seed(2)
     if recorder is None:
         for optimizer in method.optimizers():
-            optimizer.keep_rates_on_device()  # rounded to fp32, as captured updates read them
+            optimizer.keep_rates(on_device=True)  # rounded to fp32, as captured updates read them
         return [_floats(method.take_step(batch)) for batch in batches]
     capture = StepCapture(method.methods()[-1], recorder)
     recorder.capture = capture

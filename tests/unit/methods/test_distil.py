@@ -11,12 +11,7 @@ from holdfast.core.tape import record
 from holdfast.methods.distil import Distillation, divergence
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
-from tests.unit.methods.streams import (
-    batch_of,
-    begin,
-    build,
-    perceptron,
-)
+from tests.unit.methods.streams import batch_of, begin, build, perceptron
 
 
 def second_stage(dropout=0.0, **settings):
@@ -75,16 +70,6 @@ def test_the_teacher_is_frozen_and_in_evaluation_mode():
     for name, value in method.teacher.state_dict().items():
         assert torch.equal(value, before[name]), name
     assert method.model.training
-
-
-def test_the_teacher_is_the_model_of_the_previous_stage():
-    method = second_stage()
-    for _ in range(3):
-        method.step(batch_of(1))
-    before = copy.deepcopy(method.model.state_dict())
-    begin(method, 2)
-    for name, value in method.teacher.state_dict().items():
-        assert torch.equal(value, before[name]), name
 
 
 def test_auxiliary_losses_of_the_teacher_are_ignored():

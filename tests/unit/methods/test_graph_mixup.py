@@ -1,7 +1,5 @@
 """G-Mixup: estimated graphons, sampled graphs and the training step."""
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -9,14 +7,14 @@ from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
+from holdfast.methods import mixup
 from holdfast.methods.mixup import GMixup, Graphons, degree_rank, sample_graph
-from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.graph import GraphNetwork
 from holdfast.nn.backbones.small import Features
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
-from holdfast.tasks.classify import Classify
+from tests.unit.methods.streams import build
 
 
 def graph(v, edges, nodes=None) -> Graphs:
@@ -79,8 +77,9 @@ def method(graphs, **settings) -> tuple[GMixup, DomainBatch]:
     network = GraphNetwork.build(lambda: graphs, layers=2, hidden=8, dropout=0.0)
     model = Model(network, NoNeck(8), Linear(8, 2))
     x = network.prepare(graphs).take(torch.arange(len(graphs)))
-    made = GMixup(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=1e-3)), **settings)
-    return made, DomainBatch(x, torch.arange(len(graphs)) % 2, (0,), (len(graphs),))
+    return build(GMixup, model, {"lr": 1e-3}, **settings), DomainBatch(
+        x, torch.arange(len(graphs)) % 2, (0,), (len(graphs),)
+    )
 
 
 @pytest.mark.graph
@@ -100,7 +99,9 @@ def test_a_step_trains_on_sampled_graphs(numbers, monkeypatch):
 
 @pytest.mark.graph
 def test_the_target_is_between_the_two_classes(monkeypatch):
-    rule, batch = method([PATH, CLIQUE] * 8, share=0.5, mix=(0.25, 0.25))
+    rule, batch = method([PATH, CLIQUE] * 8, share=0.5)
+    monkeypatch.setattr(mixup, "LEAST_SHARE", 0.25)
+    monkeypatch.setattr(mixup, "MOST_SHARE", 0.25)
     logits = torch.zeros(24, 2, requires_grad=True)
     monkeypatch.setattr(rule.model, "forward", lambda x: logits)
     losses = []
@@ -118,8 +119,5 @@ def test_unsupported_graphs_and_encoders_are_errors():
     tagged = graph(3, [(0, 1), (1, 2)], torch.tensor([[0], [1], [2]]))
     with pytest.raises(BadInput, match=r"g-mixup.*edge features"):
         method([tagged, tagged])
-    with pytest.raises(BadInput, match=r"`mix` .*\[0.5, 0.1\]"):
-        method([PATH, CLIQUE], mix=(0.5, 0.1))
-    model = Model(Features(inputs=3), NoNeck(3), Linear(3, 2))
     with pytest.raises(BadInput, match=r"g-mixup.*--encoder"):
-        GMixup(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=1e-3)))
+        build(GMixup, Model(Features(inputs=3), NoNeck(3), Linear(3, 2)))

@@ -1,7 +1,6 @@
 """HMA: order of a step, the momentum encoder, the queue, the support set and saved models."""
 
 import copy
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from holdfast.core.errors import BadInput
 from holdfast.data.synthetic import world
 from holdfast.methods.averaging import SWAD, MovingAverage
 from holdfast.methods.hma import HMA
-from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.resnet import ResNet
 from holdfast.nn.backbones.small import MLP, Features
 from holdfast.nn.backbones.vision import VisionTransformer
@@ -23,10 +21,10 @@ from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck, ParameterControl
 from holdfast.nn.tuning import tune
-from holdfast.tasks.classify import Classify
 from holdfast.train.run import train
 from holdfast.train.settings import make_spec
 from holdfast.train.workspace import Workspace
+from tests.unit.methods.streams import build
 
 CLASSES = 3
 SMALL = {"real": 10, "slots": 2, "label_width": 4, "heads": 2, "support": 6}
@@ -45,12 +43,7 @@ def hma(backbone=None, *, neck=None, optim=None, **options) -> HMA:
     body = backbone or MLP(inputs=5, hidden=(8,), dropout=0.3)
     made = HeterogeneousMemory(body.width, CLASSES, **{**SMALL, **(neck or {})})
     model = Model(body, made, nn.Linear(made.width, CLASSES))
-    return HMA(
-        model,
-        task=Classify(),
-        optimizer=partial(Optimizer, optim or OptimizerSettings(lr=0.01)),
-        **options,
-    ).train()
+    return build(HMA, model, optim, **options).train()
 
 
 def parameters(module):
@@ -81,7 +74,7 @@ def test_labels_of_a_batch_do_not_affect_its_outputs():
 
 def test_order_of_a_step():
     constant = {"momentum": 0.5, "momentum_warmup": False}
-    method = hma(**constant, optim=OptimizerSettings(optimizer="sgd", lr=0.1, momentum=0.0, weight_decay=0.0))
+    method = hma(**constant, optim={"optimizer": "sgd", "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0})
     before = copy.deepcopy(method)
     torch.manual_seed(1)
     risk = method.step(batch())["risk"]
@@ -116,7 +109,7 @@ def test_the_momentum_encoder_over_several_steps(warmup):
 
 
 def test_the_momentum_encoder_moves_only_after_updates():
-    method = hma(optim=OptimizerSettings(lr=0.01, accumulate=2), momentum=0.5)
+    method = hma(optim={"accumulate": 2}, momentum=0.5)
     before = parameters(method.follower)
     method.step(batch())
     assert all(torch.equal(p, before[name]) for name, p in method.follower.named_parameters())
@@ -134,17 +127,6 @@ def test_batch_statistics_of_the_momentum_encoder_are_those_of_the_encoder():
     assert all(torch.equal(buffer, buffers[name]) for name, buffer in method.follower.named_buffers())
     assert method.training
     assert not method.follower.training
-
-
-def test_the_momentum_encoder_is_not_trained_or_deployed():
-    method = hma()
-    inside = {id(p) for p in method.follower.parameters()}
-    assert inside
-    assert not inside & {id(p) for p in method.optimizer.parameters}
-    assert not inside & {id(p) for p in method.deployed.parameters()}
-    assert not any(p.requires_grad for p in method.follower.parameters())
-    method.step(batch())
-    assert all(p.grad is None for p in method.follower.parameters())
 
 
 def frozen_mlp():
@@ -193,7 +175,7 @@ def test_metrics_have_the_filled_share_of_the_queue():
 
 
 def test_the_support_set_is_class_balanced():
-    method = hma(optim=OptimizerSettings(lr=1e-9))
+    method = hma(optim={"lr": 1e-9})
     method.step(batch())
     support = method.model.neck.support
     assert int(support.seen.sum()) == 4  # every second row of the batch until the stage ends
@@ -211,7 +193,7 @@ def test_the_support_set_is_class_balanced():
 def test_the_parameter_control_is_trained_like_erm():
     torch.manual_seed(0)
     model = Model(MLP(inputs=5, hidden=(8,)), ParameterControl(8, heads=2), nn.Linear(8, CLASSES))
-    method = HMA(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings())).train()
+    method = build(HMA, model).train()
     assert method.follower is None
     assert set(method.step(batch())) == {"risk"}
     method.end_stage([batch()])
@@ -249,15 +231,9 @@ def test_model_folders_have_queue_and_support_set(context, tmp_path):
         assert np.abs(shuffled - made.predict_proba(x)[order]).max() > 1e-6  # other examples in the batch
 
 
-def test_wrong_settings_are_errors():
-    with pytest.raises(BadInput, match=r"momentum.*1\.0"):
-        hma(momentum=1.0)
-
-
 def test_another_neck_is_an_error():
-    model = Model(MLP(inputs=5), NoNeck(256), nn.Linear(256, CLASSES))
     with pytest.raises(BadInput, match="neck=heterogeneous"):
-        HMA(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings()))
+        build(HMA, Model(MLP(inputs=5), NoNeck(256), nn.Linear(256, CLASSES)))
 
 
 def test_published_reads_of_the_queue_give_the_same_numbers():

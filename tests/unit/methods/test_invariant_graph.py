@@ -1,7 +1,5 @@
 """CIGA and DIR: their terms computed by hand, and which parameters they train."""
 
-from functools import partial
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,13 +8,12 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
 from holdfast.methods.invariant_graph import CIGA, DIR, hinged, interventions
-from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.graph_pooling import SubgraphNetwork
 from holdfast.nn.backbones.small import Features
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
-from holdfast.tasks.classify import Classify
+from tests.unit.methods.streams import build
 
 Y = torch.tensor([0, 1, 1])
 
@@ -48,8 +45,9 @@ def rule(make, **settings):
         graphs.append(Graphs(torch.randn(4 + i, 3), edges, torch.zeros(4 + i, dtype=torch.long), 1))
     network = SubgraphNetwork.build(lambda: graphs, layers=2, hidden=8, dropout=0.0)
     model = Model(network, NoNeck(8), Linear(8, 2))
-    made = make(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=1e-2, steps=10)), **settings)
-    return made, DomainBatch(network.prepare(graphs).take(torch.arange(6)), torch.arange(6) % 2, (0,), (6,))
+    return build(make, model, {"steps": 10}, **settings), DomainBatch(
+        network.prepare(graphs).take(torch.arange(6)), torch.arange(6) % 2, (0,), (6,)
+    )
 
 
 @pytest.mark.graph
@@ -95,6 +93,5 @@ def test_the_weight_of_dir_grows_and_the_rest_does_not_train_the_network():
 
 @pytest.mark.parametrize("make", [CIGA, DIR])
 def test_another_encoder_is_an_error(make):
-    model = Model(Features(inputs=3), NoNeck(3), Linear(3, 2))
     with pytest.raises(BadInput, match="--encoder gin-subgraph"):
-        make(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=1e-3)))
+        build(make, Model(Features(inputs=3), NoNeck(3), Linear(3, 2)))

@@ -16,10 +16,10 @@ from holdfast.methods.base import StageInfo
 from holdfast.methods.contrastive import MemoryContrastive, supervised_contrast
 from holdfast.methods.distil import MIRO
 from holdfast.methods.erm import GroupDRO
-from holdfast.methods.fishr import Fishr
 from holdfast.methods.meta import MLDG, Fish
 from holdfast.methods.mixup import Mixup
 from holdfast.methods.optim import Optimizer, OptimizerSettings
+from holdfast.methods.penalties import Fishr
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
@@ -93,7 +93,7 @@ def test_miro_penalty_and_rate(precision):
     torch.manual_seed(0)
     batch, body = domains(), Autocast()
     model = Model(body, NoNeck(4), Linear(4, 3), precision=precision)
-    method = MIRO(model, task=Classify(), optimizer=SGD, weight=0.5, start=0.1)
+    method = MIRO(model, task=Classify(), optimizer=SGD, weight=0.5)
     rates = dict(zip(method.optimizer.rates, method.optimizer.optimizer.param_groups, strict=True))
     assert [id(p) for p in rates[10.0]["params"]] == [id(method.spread)]
     with torch.no_grad():
@@ -251,25 +251,13 @@ def test_irm_and_vrex_beat_erm_on_a_spurious_feature(tmp_path):
     """
     data = world("vector", "spurious", domains=4, size=600, classes=2, seed=0, noise=2.0)
     target = data.domains[-1]
-    plan = {"plan.targets": [target], "encoder.hidden": [32], "every": 400}
-    plan |= {"lr": 1e-3, "schedule": "constant", "average": "none"}
+    settings = {"plan.targets": [target], "encoder.hidden": [32], "every": 400, "select": "last"}
+    settings |= {"lr": 1e-3, "schedule": "constant", "average": "none"}
+    options = {"seeds": 2, "steps": 400, "batch": 256, "out": tmp_path, "baselines": False}
     means, inside = {}, {}
-    for method, own in (
-        ("erm", {}),
-        ("irm", {"method.weight": 1000.0, "method.anneal": 200}),
-        ("vrex", {"method.weight": 100.0, "method.anneal": 200}),
-    ):
-        done = holdfast.compare(
-            data,
-            methods=[method],
-            settings={**plan, **own},
-            seeds=2,
-            steps=400,
-            batch=256,
-            select="last",
-            out=tmp_path,
-            baselines=False,
-        )
+    for method, weight in (("erm", 0.0), ("irm", 1000.0), ("vrex", 100.0)):
+        own = {"method.weight": weight, "method.anneal": 200} if weight else {}
+        done = holdfast.compare(data, methods=[method], settings=settings | own, **options)
         means[method] = next(c["mean"] for c in done.table() if c["target"] == target)
         inside[method] = np.mean([s["accuracy"] for r in done.records for s in r.stages[0]["valid"].values()])
     assert inside["erm"] > 0.85, inside

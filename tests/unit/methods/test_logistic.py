@@ -97,12 +97,12 @@ def test_strength_is_chosen_on_held_out_domains():
         return Design(np.concatenate([x, rng.normal(size=(60, 80))], axis=1).astype(np.float32), y)
 
     designs = [domain(1.0), domain(1.0), domain(0.0)]
-    assert choose_strength(designs, 2)[0] in STRENGTHS
+    assert choose_strength(designs)[0] in STRENGTHS
     hidden = [Design(np.concatenate([x.x[:, :1] * 20, x.x[:, 2:]], axis=1), x.y) for x in designs]
-    assert choose_strength(hidden, 2)[1] == 0.5  # the column that varies most is the useful one
+    assert choose_strength(hidden)[1] == 0.5  # the column that varies most is the useful one
     noise = [Design(rng.normal(size=(30, 200)).astype(np.float32), rng.integers(0, 2, 30)) for _ in range(3)]
     assert fit_linear(Design.join(noise), 2, STRENGTHS[0]).metrics["risk"] > 0.1
-    assert choose_strength([noise[0]], 2)[0] in STRENGTHS  # one domain
+    assert choose_strength([noise[0]])[0] in STRENGTHS  # one domain
     one_class = Design(noise[0].x, np.zeros(30, dtype=np.int64))
     assert fit_linear(one_class, 3, 1.0).bias.argmax() == 0
 
@@ -117,12 +117,12 @@ def test_strength_is_not_chosen_on_domains_of_one_class():
         return Design(sparse.csr_matrix((rng.random((150, 400)) < 1 / (1 + np.exp(3 - 0.7 * words[y]))) * 0.2), y)
 
     designs = [domain(share) for share in (0.02, 0.97, 0.03, 0.98)]
-    strength, _ = choose_strength(designs, 2, SPARSE_STRENGTHS)
+    strength, _ = choose_strength(designs, SPARSE_STRENGTHS)
     assert strength >= 10
     test = domain(0.5)
     for held_out in range(4):
         train = designs[:held_out] + designs[held_out + 1 :]
-        fit = fit_linear(Design.join(train), 2, choose_strength(train, 2)[0])
+        fit = fit_linear(Design.join(train), 2, choose_strength(train)[0])
         accuracy = ((test.x @ fit.weight.T + fit.bias).argmax(1) == test.y).mean()
         assert accuracy > 0.8
 

@@ -72,19 +72,6 @@ def measured(method: MIL) -> tuple[float, float]:
         return distance, float((method.predict(test.x).argmax(1) == test.y).float().mean())
 
 
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "halving"])
-@pytest.mark.parametrize("settings", [{}, {"critic_steps": 3, "inner_steps": 2}])
-def test_memory_and_critics_have_the_schedule_of_the_run(schedule, settings):
-    method = method_of(20, schedule, 4, critic="adversarial", memory_lr=0.03, critic_lr=0.05, **settings)
-    method.begin_phase("meta")
-    for step in range(20):
-        method.step(draw(4, step))
-        factor = method.optimizer.settings.factor(step)
-        players = (method.memory_optimizer, 0.03), (method.critic_optimizer, 0.05), (method.optimizer, 1e-2)
-        for optimizer, peak in players:
-            assert optimizer.optimizer.param_groups[0]["lr"] == pytest.approx(peak * factor)
-
-
 def test_a_constant_rate_of_the_memory_and_a_rate_relative_to_the_run():
     constant = method_of(20, memory_schedule="constant").memory_optimizer.settings
     assert (constant.schedule, constant.warmup, constant.lr) == ("constant", 0, 1e-3)

@@ -60,13 +60,10 @@ def pretrained(seed: int) -> MLP:
 
 
 def tuned(name: str, seed: int) -> Method:
-    """Fine-tune the pretrained encoder by ERM, with a random memory, or with a memory trained by MIL."""
+    """Fine-tune the pretrained encoder with a random memory, or with a memory trained by MIL."""
     with seeded(seed, "toy"):
         body = pretrained(seed)
         make = partial(Optimizer, OptimizerSettings(lr=1e-3, weight_decay=0.0))
-        if name == "erm":
-            method: Method = ERM(Model(body, NoNeck(WIDTH), Linear(WIDTH, 2)), task=TASK, optimizer=make)
-            return train(method, seed, train=300)
         model = Model(body, key_value(WIDTH, slots=32, heads=2, key_width=8), Linear(WIDTH, 2))
         method = MIL(model, task=TASK, optimizer=make, **(GAME if name == "mil" else {"memory_lr": 0.0}))
         return train(method, seed, meta=600 if name == "mil" else 1, final=300)
@@ -83,11 +80,8 @@ def measured(method: Method, seed: int) -> tuple[float, float]:
 
 @pytest.mark.slow
 def test_the_memory_hides_the_domain_and_keeps_the_class():
-    names = ("erm", "untrained", "mil")
-    found = {name: np.array([measured(tuned(name, seed), seed) for seed in SEEDS]) for name in names}
-    apart = {name: rows[:, 0] for name, rows in found.items()}
-    assert apart["erm"].mean() > 0.8  # the domains differ
-    for other in ("erm", "untrained"):
-        gaps = apart[other] - apart["mil"]
-        assert gaps.mean() > 2 * gaps.std(ddof=1) / np.sqrt(len(SEEDS)), (other, gaps.round(2))
-    assert abs(found["mil"][:, 1].mean() - found["erm"][:, 1].mean()) < 0.03
+    found = {name: np.array([measured(tuned(name, seed), seed) for seed in SEEDS]) for name in ("untrained", "mil")}
+    assert found["untrained"][:, 0].mean() > 0.8  # the domains differ
+    gaps, right = (found["untrained"] - found["mil"]).T
+    assert gaps.mean() > 2 * gaps.std(ddof=1) / np.sqrt(len(SEEDS)), gaps.round(2)
+    assert abs(right.mean()) < 0.03

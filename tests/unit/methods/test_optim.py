@@ -9,7 +9,6 @@ from torch import nn
 from holdfast.core.errors import BadInput
 from holdfast.methods import optim
 from holdfast.methods.optim import Optimizer, OptimizerSettings
-from holdfast.nn.experts.router import CosineRouter
 
 
 def parameter():
@@ -132,16 +131,6 @@ def test_restart_resets_the_schedule_and_drops_accumulated_gradients():
     assert optimizer.optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
 
 
-def test_updates_within_a_step_share_one_rate():
-    p, rates = parameter(), []
-    optimizer = Optimizer(OptimizerSettings(lr=1.0, schedule="linear", steps=4), [p])
-    for _ in range(4):
-        for ends_step in (False, False, True):
-            optimizer.minimize(p.sum(), ends_step=ends_step)
-            rates.append(optimizer.optimizer.param_groups[0]["lr"])
-    assert rates == [rate for rate in (1.0, 0.75, 0.5, 0.25) for _ in range(3)]
-
-
 def test_resetting_moments_keeps_the_schedule():
     p = parameter()
     optimizer = Optimizer(OptimizerSettings(lr=1.0, schedule="linear", steps=4, weight_decay=0.0), [p])
@@ -179,17 +168,13 @@ def test_decay_of_weights_skips_vectors_and_named_parameters():
     assert [p.detach().max().item() for p in optimizer.parameters] == pytest.approx([0.95, 1.0, 1.0])
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"optimizer": "adamx"}, "must be adamw, adam or sgd, got 'adamx'"),
-        ({"schedule": "step"}, "schedule.*step"),
-        ({"lr": 0.0}, "lr.*0"),
-    ],
-)
-def test_bad_settings_are_errors(wrong, message):
-    with pytest.raises(BadInput, match=message):
-        OptimizerSettings(**wrong)
+def test_bad_settings_are_errors():
+    for name, wrong, message in (
+        ("optimizer", "adamx", "must be adamw, adam or sgd, got 'adamx'"), ("schedule", "step", "got 'step'"),
+        ("lr", 0.0, "above 0, got 0.0"),
+    ):  # fmt: skip
+        with pytest.raises(BadInput, match=f"`{name}` .*{message}"):
+            OptimizerSettings(**{name: wrong})
 
 
 def test_a_frozen_network_is_an_error():
@@ -211,23 +196,16 @@ def test_sgd_with_a_parameter_that_gets_its_first_gradient_late():
         torch.testing.assert_close(a, b)
 
 
-def router():
-    torch.manual_seed(0)
-    return CosineRouter(3, 4, inner=2)
-
-
 @pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
 def test_weight_decay_skips_scalars(name):
-    moved = {}
+    moved = []
     for decay in (0.0, 0.3):
-        net = router()
-        optimizer = Optimizer(OptimizerSettings(optimizer=name, lr=0.01, weight_decay=decay), list(net.parameters()))
+        matrix, vector, scalar = (nn.Parameter(torch.ones(size)) for size in ((2, 2), (2,), ()))
+        optimizer = Optimizer(OptimizerSettings(optimizer=name, weight_decay=decay), [matrix, vector, scalar])
         for slope in (1.0, 3.0):  # the same gradients, whatever the value
-            optimizer.minimize(slope * sum(p.sum() for p in net.parameters()))
-        moved[decay] = {key: value.detach().clone() for key, value in net.named_parameters()}
-    assert torch.equal(moved[0.0]["log_scale"], moved[0.3]["log_scale"])
-    for key in ("project.weight", "project.bias", "directions"):
-        assert not torch.equal(moved[0.0][key], moved[0.3][key]), key
+            optimizer.minimize(slope * sum(p.sum() for p in optimizer.parameters))
+        moved.append([p.detach().mean().item() for p in optimizer.parameters])
+    assert [a == b for a, b in zip(*moved, strict=True)] == [False, False, True]
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])

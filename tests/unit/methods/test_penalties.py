@@ -13,11 +13,11 @@ from holdfast.methods.penalties import GAMMAS, PENALTIES
 SIZES = (6, 4, 8)
 
 
-@pytest.fixture
-def case():
+@pytest.fixture(params=[5, 17, 18, 19, 40])  # features of 18 examples: both code paths of CORAL
+def case(request):
     torch.manual_seed(0)
-    b, d, c = sum(SIZES), 5, 3
-    z = torch.randn(b, d, dtype=torch.float64)
+    b, c = sum(SIZES), 3
+    z = torch.randn(b, request.param, dtype=torch.float64) * (5 / request.param) ** 0.5
     output = torch.randn(b, c, dtype=torch.float64)
     batch = DomainBatch(z, torch.randint(0, c, (b,)), (0, 1, 2), SIZES)
     return z, output, batch
@@ -71,25 +71,6 @@ def vrex(z, output, y):
 
 def bottleneck(z, output, y):
     return np.mean([p.var(axis=0, ddof=1).mean() for p in pieces(z)])
-
-
-def coral_by_pairs(z, batch):
-    """Compute all pairs of covariance matrices explicitly."""
-    moments = [(part.mean(0), part.T.cov()) for part in batch.split(z)]
-    gaps = [(a - b).pow(2).mean() + (c - e).pow(2).mean() for (a, c), (b, e) in combinations(moments, 2)]
-    return torch.stack(gaps).mean()
-
-
-@pytest.mark.parametrize("width", [2, 17, 18, 19, 64])  # 18 examples: both code paths
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_coral_equals_all_pairs_in_value_and_gradient(width, dtype):
-    torch.manual_seed(width)
-    batch = DomainBatch(torch.zeros(18, 1), torch.zeros(18), (0, 1, 2), SIZES)
-    fast, slow = (torch.randn(18, width, dtype=dtype).add(3.0).requires_grad_() for _ in range(2))
-    slow.data.copy_(fast.data)
-    values = PENALTIES["coral"](fast, fast, batch, F.cross_entropy), coral_by_pairs(slow, batch)
-    torch.testing.assert_close(*values)
-    torch.testing.assert_close(*(torch.autograd.grad(v, t)[0] for v, t in zip(values, (fast, slow), strict=True)))
 
 
 CLOSED = {"coral": coral, "mmd": mmd, "irm": irm, "vrex": vrex, "bottleneck": bottleneck}

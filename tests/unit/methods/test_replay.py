@@ -1,6 +1,4 @@
-"""The reservoir: uniform, bounded, for all kinds of input; and experience replay."""
-
-from collections import Counter
+"""The reservoir: uniform, bounded, for all kinds of input; experience replay; and gradients projected by A-GEM."""
 
 import numpy as np
 import pytest
@@ -13,13 +11,8 @@ from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
 from holdfast.core.checkpoint import load_tree, save_tree
 from holdfast.core.inputs import Graphs, Tokens
-from holdfast.methods.replay import Replay, Reservoir
-from tests.unit.methods.streams import (
-    batch_of,
-    begin,
-    build,
-    stream,
-)
+from holdfast.methods.replay import AGEM, Replay, Reservoir, project
+from tests.unit.methods.streams import batch_of, begin, build
 
 
 def numbered(start, size, domain=0):
@@ -106,14 +99,14 @@ def test_the_sample_does_not_depend_on_the_batch_size():
         for size in cuts:
             memory.fill([numbered(start, size)])
             start += size
-        found.append([int(y) for y in memory.y])
+        found.append([int(y) for _, y, _ in memory.examples])
     assert found[0] == found[1] == found[2]
 
 
 def test_texts_are_stored_without_padding():
     memory = Reservoir(6)
     memory.fill([texts([3, 1, 5]), texts([2]), texts([9, 4], domain=1)])
-    assert [x.ids.shape[1] for x in memory.x] == [3, 1, 5, 2, 9, 4]
+    assert [x.ids.shape[1] for x, _, _ in memory.examples] == [3, 1, 5, 2, 9, 4]
     drawn = memory.draw(6, "cpu")
     assert drawn.domains == (0, 1)
     assert drawn.sizes == (4, 2)
@@ -178,12 +171,56 @@ def test_number_of_replayed_examples():
         assert seen == wanted
 
 
-def test_the_buffer_has_only_earlier_domains():
-    method, _ = stream(lambda: build(Replay, capacity=60), steps=4)
-    share = Counter(method.memory.domain)
-    assert set(share) == {0, 1, 2, 3}
-    assert min(share.values()) >= 5
-    fresh = build(Replay)
-    begin(fresh, 0)
-    fresh.step(batch_of(0))
-    assert len(fresh.memory) == 0
+def dot(a, b):
+    return sum(float((x * y).double().sum()) for x, y in zip(a, b, strict=True) if x is not None and y is not None)
+
+
+@given(seed=st.integers(0, 999))
+@settings(max_examples=60, deadline=None)
+def test_the_projection(seed):
+    torch.manual_seed(seed)
+    g, r = ([torch.randn(3, 2), torch.randn(5)] for _ in range(2))
+    projected, is_projected = project(g, r)
+    assert float(is_projected) == (dot(g, r) < 0)
+    if dot(g, r) >= 0:
+        assert all(torch.equal(a, b) for a, b in zip(projected, g, strict=True))
+        return
+    assert dot(projected, r) == pytest.approx(0.0, abs=1e-5)
+    expected = [a - dot(g, r) / dot(r, r) * b for a, b in zip(g, r, strict=True)]
+    for a, b in zip(projected, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_parameters_without_a_gradient():
+    g, r = [torch.tensor([1.0]), None, torch.tensor([2.0])], [torch.tensor([-1.0]), torch.tensor([1.0]), None]
+    projected, is_projected = project(g, r)
+    assert float(is_projected) == 1.0
+    assert [f.item() for f in projected] == [0.5, 0.5, 2.0]
+    assert project([None, torch.ones(1)], [None, torch.ones(1)])[0][0] is None
+
+
+def test_a_reference_of_zero_changes_nothing():
+    g = [torch.tensor([1.0, -2.0])]
+    projected, is_projected = project(g, [torch.zeros(2)])
+    assert torch.equal(projected[0], g[0])
+    assert float(is_projected) == 0.0
+
+
+def test_applied_gradients_do_not_oppose_the_buffer():
+    method = build(AGEM, capacity=16)
+    begin(method, 0)
+    for _ in range(30):
+        assert float(method.step(batch_of(0))["projected"]) == 0.0
+    method.end_stage([batch_of(0)])
+    begin(method, 1)
+    applied, inner = [], method.optimizer.apply_gradients
+    method.optimizer.apply_gradients = lambda grads: applied.append(grads) or inner(grads)
+    turned = []
+    for _ in range(20):
+        # the complete buffer is drawn, so the reference is known
+        _, reference = method._gradient(method.memory.draw(16, "cpu"))
+        metrics = method.step(batch_of(3))
+        turned.append(float(metrics["projected"]))
+        assert float(metrics["buffer"]) == 16.0
+        assert dot(applied[-1], reference) >= -1e-4 * dot(reference, reference) ** 0.5
+    assert sum(turned) > 0

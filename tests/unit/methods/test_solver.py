@@ -21,7 +21,7 @@ def solved(x, y, classes, strength):
     y = np.asarray(y)
     bias = torch.zeros(1, 1 if classes == 2 else classes)
     tolerance = 1e-9
-    return solve(space_of(x), loss_of(y, classes, "cpu"), torch.tensor([strength]), bias, tolerance=tolerance)
+    return solve(space_of(x), loss_of(y, classes), torch.tensor([strength]), bias, tolerance=tolerance)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -43,7 +43,7 @@ def test_problems_solved_together_equal_those_solved_alone():
     y = SCORES.argmax(1)
     strengths, rows = torch.tensor([0.1, 1.0, 100.0, 1.0]), torch.ones(300, 4)
     rows[:100, 3] = 0
-    together = solve(space_of(X), loss_of(y, 3, "cpu"), strengths, torch.zeros(4, 3), rows=rows, tolerance=1e-8)
+    together = solve(space_of(X), loss_of(y, 3), strengths, torch.zeros(4, 3), rows=rows, tolerance=1e-8)
     alone = solved(X, y, 3, 1.0)
     torch.testing.assert_close(together.weight[1], alone.weight[0], atol=2e-3, rtol=1e-2)
     fewer = LogisticRegression(C=1.0, max_iter=5000, tol=1e-8).fit(X[100:], y[100:])

@@ -14,8 +14,8 @@ from holdfast.core.errors import BadInput
 from holdfast.core.seeds import seeded
 from holdfast.methods.adversarial import PDA
 from holdfast.methods.base import StageInfo
-from holdfast.methods.fishr import Fishr
 from holdfast.methods.optim import Optimizer, OptimizerSettings
+from holdfast.methods.penalties import Fishr
 from holdfast.nn.backbones.small import Features
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.fusion import Fusion

@@ -40,7 +40,7 @@ def test_equal_to_scikit_learn(classes, missing):
     trees = [sklearn_tree(tree.nodes) for step in model._predictors for tree in step]
     baseline = np.asarray(model._baseline_prediction).reshape(-1)
     known = np.arange(classes)
-    head = trees_of(join_trees(trees, class_mix(known, classes), baseline, known[:0], np.zeros(classes)), 4)
+    head = trees_of(join_trees([(trees, baseline)], class_mix(known, classes), np.zeros(classes)), 4)
     x[:5] = [[np.nan] * 4, [9] * 4, [-9] * 4, [0] * 4, [np.inf] * 4]
     outputs = head(torch.from_numpy(x)).detach().numpy()
     assert np.allclose(softmax(outputs, axis=1), model.predict_proba(x), atol=1e-6)
@@ -62,7 +62,7 @@ def test_equal_to_lightgbm():
     booster = lightgbm.train(options, lightgbm.Dataset(x, y), num_boost_round=10)
     trees = [lightgbm_tree(tree["tree_structure"]) for tree in booster.dump_model()["tree_info"]]
     known = np.arange(3)
-    head = trees_of(join_trees(trees, class_mix(known, 3), np.zeros(3), known[:0], np.zeros(3)), 4)
+    head = trees_of(join_trees([(trees, np.zeros(3))], class_mix(known, 3), np.zeros(3)), 4)
     assert np.allclose(softmax(head(torch.from_numpy(x)).detach().numpy(), axis=1), booster.predict(x), atol=1e-6)
 
 

@@ -50,40 +50,30 @@ def test_trials_are_reproducible_and_can_be_extended(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_table_has_one_row_per_method(data, tmp_path):
-    done = sweep(data, methods=["erm", "coral"], trials=3, out=tmp_path, **QUICK)
+def test_the_best_trials_by_validation_are_chosen(data, tmp_path):
+    """One row per method, the best trial per target and seed, and a config with the best settings over all of them."""
+    done = sweep(data, methods=["erm", "swad(coral)"], trials=4, out=tmp_path, settings={"clip": 1.0}, **QUICK)
     cells = {(c["method"], c["target"]): c["n"] for c in done.table()}
-    assert set(cells) == {(m, t) for m in ("erm", "coral") for t in (*data.domains, "average", "worst")}
+    assert set(cells) == {(m, t) for m in ("erm", "swad(coral)") for t in (*data.domains, "average", "worst")}
     assert set(cells.values()) == {2}
     on_disk = {r.id: r for r in load(tmp_path)}
-    assert len(on_disk) == 2 * 3 * 3 * 2
+    assert len(on_disk) == 2 * 4 * 3 * 2
     assert len(done.records) == 2 * 3 * 2
     assert all(on_disk[r.id] == r for r in done.records)
-    for choice in done.choices():  # the best by validation, regardless of the test score
-        group = [
-            r for r in on_disk.values()
-            if (r.spec["method"], r.episode, r.spec["seed"]) == (choice["method"], choice["episode"], choice["seed"])
-        ]  # fmt: skip
-        scores = [[v["accuracy"] for v in r.stages[0]["valid"].values()] for r in group]
-        assert choice["validation"] == pytest.approx(max(sum(s) / len(s) for s in scores))
-
-
-@pytest.mark.slow
-def test_config_has_the_best_settings_over_all_targets(data, tmp_path):
-    done = sweep(data, methods=["swad(coral)"], trials=4, out=tmp_path, settings={"clip": 1.0}, **QUICK)
-    means: dict[str, list[float]] = {}
-    for r in load(tmp_path):
+    groups: dict[tuple, list[float]] = {}  # scores per method, target and seed, and per trial
+    for r in on_disk.values():
         scores = [v["accuracy"] for v in r.stages[0]["valid"].values()]
-        means.setdefault(trial(r.spec), []).append(sum(scores) / len(scores))
-    best = max(sum(v) / len(v) for v in means.values())
+        for key in ((r.spec["method"], r.episode, r.spec["seed"]), (r.spec["method"], trial(r.spec))):
+            groups.setdefault(key, []).append(sum(scores) / len(scores))
+    for choice in done.choices():  # regardless of the test score
+        assert choice["validation"] == pytest.approx(max(groups[choice["method"], choice["episode"], choice["seed"]]))
+    trials = {key[1]: sum(v) / len(v) for key, v in groups.items() if len(key) == 2 and key[0] == "swad(coral)"}
+    winners = [json.loads(key) for key, score in trials.items() if score == pytest.approx(max(trials.values()))]
     path = done.best["swad(coral)"]
     assert path.name == "best-swad-coral.json"
     file = json.loads(path.read_text())
-    winners = [key for key, v in means.items() if sum(v) / len(v) == pytest.approx(best)]
-    assert any(
-        (json.loads(key)["lr"], json.loads(key)["method_args"].get("weight")) == (file["lr"], file.get("method.weight"))
-        for key in winners
-    )
+    best = [(spec["lr"], spec["method_args"].get("weight")) for spec in winners]
+    assert (file["lr"], file.get("method.weight")) in best
     assert (file["method"], file["encoder"], file["steps"], file["clip"]) == ("swad(coral)", "features", 4, 1.0)
     assert not {"seed", "plan", "select", "data"} & set(file)
 
@@ -94,25 +84,6 @@ def test_fixed_settings_are_not_searched(data, tmp_path):
     done = sweep(data, methods=["erm"], trials=5, out=tmp_path, watch=watch, **QUICK, **fixed)
     assert done.searched == ()
     assert watch.trained == 6  # five equal trials run once
-
-
-def test_leave_one_domain_out_leaves_out_pairs_and_ignores_the_target(data, tmp_path):
-    done = sweep(data, methods=["erm"], trials=2, out=tmp_path, select="leave-one-domain-out", **QUICK)
-    records = list(load(tmp_path))
-    pairs = [r for r in records if r.spec["plan"] == "cross-dataset"]
-    assert len(pairs) == 2 * 2 * 3  # trials, seeds, pairs of three domains
-    assert len(records) - len(pairs) == 2 * 2 * 3
-    for choice in done.chosen:
-        target = choice.episode.removeprefix("to-")
-        seen = []
-        for r in pairs:
-            (held,) = set(r.stages[0]["test"]) - {target} if target in r.stages[0]["test"] else {None}
-            if held and trial(r.spec) == choice.trial and r.spec["seed"] == choice.seed:
-                assert set(r.stages[0]["train"]).isdisjoint({target, held})
-                seen.append(r.stages[0]["test"][held]["accuracy"])
-        assert len(seen) == 2
-        assert choice.score == pytest.approx(sum(seen) / 2)
-    assert {r.spec["select"] for r in done.summary.records} == {"leave-one-domain-out"}
 
 
 def test_leave_one_domain_out_needs_three_domains_and_its_plan(data, tmp_path):
@@ -170,42 +141,42 @@ def test_trials_have_the_same_number_of_steps(data, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("task", "metric"), [("regress", "rmse"), ("multilabel", "macro_f1"), ("ordinal", "kappa")])
 def test_tables_of_other_tasks_are_searched(tmp_path, task, metric):
-    rng = np.random.default_rng(0)
-    rows, age = 36, rng.normal(60, 9, 36)
-    labels = {
-        "regress": np.round(age * 2 + rng.normal(size=rows), 2),
-        "multilabel": np.where(age > 60, "old|tall", "tall"),
-        "ordinal": np.digitize(age, [55, 65]),
-    }
-    frame = pd.DataFrame({"age": age, "sex": rng.choice(["f", "m", None], rows), "label": labels[task]})
-    frame["domain"] = ["a", "b", "c"] * (rows // 3)
-    options = {**QUICK, "encoder": "columns", "seeds": 1}
-    result = sweep(frame, methods=["erm"], trials=2, out=tmp_path, settings={"task": task}, **options)
+    age = np.random.default_rng(0).normal(60, 9, 36)
+    labels = {"regress": age * 2, "multilabel": np.where(age > 60, "old|tall", "tall"), "ordinal": age // 10}
+    columns = {"age": age, "sex": ["f", "m", "f", None] * 9, "domain": ["a", "b", "c"] * 12}
+    frame = pd.DataFrame({**columns, "label": labels[task]})
+    options = {**QUICK, "encoder": "columns", "seeds": 1, "settings": {"task": task}}
+    result = sweep(frame, methods=["erm"], trials=2, out=tmp_path, **options)
     assert {cell["target"] for cell in result.table()} >= {"a", "b", "c"}
     records = list(load(tmp_path / "records"))
     assert len(records) == 6
-    assert {record.spec["task"] for record in records} == {task}
-    assert all(metric in str(record.stages) for record in records)
+    assert all(record.spec["task"] == task and metric in str(record.stages) for record in records)
 
 
-@pytest.mark.parametrize("small", [False, True])
-def test_groups_of_domains_are_left_out_in_pairs(tmp_path, small):
-    data = world("vector", "rotation", domains=12, size=12)
-    data = data.subset(np.flatnonzero((data.domain != 3) | (np.arange(len(data)) % 12 < 4))) if small else data
-    options = {**QUICK, "seeds": 1, "settings": {"plan.folds": 3}}
-    done = sweep(data, methods=["erm"], trials=2, out=tmp_path, select="leave-one-domain-out", budget="none", **options)
+@pytest.mark.parametrize("case", ["domains", "groups", "small groups"])
+def test_leave_one_domain_out_leaves_out_pairs_and_ignores_the_target(data, tmp_path, case):
+    settings, plan, folds_per_run = {}, "leave-one-out", 3  # pairs of three domains or groups
+    if case != "domains":
+        data, settings, plan = world("vector", "rotation", domains=12, size=12), {"plan.folds": 3}, "leave-groups-out"
+    if small := case == "small groups":  # scored together, so that each group has a run of its own
+        data = data.subset(np.flatnonzero((data.domain != 3) | (np.arange(len(data)) % 12 < 4)))
+        folds_per_run = 6
+    options = {**QUICK, "settings": settings, "select": "leave-one-domain-out", "budget": "none"}
+    done = sweep(data, methods=["erm"], trials=2, out=tmp_path, **options)
     records = list(load(tmp_path))
     folds = [r for r in records if r.spec["plan"] == "cross-dataset"]
-    assert {r.spec["plan"] for r in records} == {"cross-dataset", "leave-groups-out"}
-    assert len(folds) == 2 * (6 if small else 3)  # trials, ordered or unordered pairs
-    assert len(done.chosen) == 3
+    assert {r.spec["plan"] for r in records} == {"cross-dataset", plan}
+    assert len(folds) == 2 * 2 * folds_per_run  # trials, seeds
+    assert len(done.chosen) == 2 * 3
     for choice in done.chosen:
         sources = set(choice.run.stages[0]["train"])
-        own = [r for r in folds if trial(r.spec) == choice.trial and set(r.stages[0]["train"]) < sources]
+        own = [r for r in folds if trial(r.spec) == choice.trial and r.spec["seed"] == choice.seed]
+        own = [r for r in own if set(r.stages[0]["train"]) < sources]
         own = [r for r in own if not small or set(r.spec["plan_args"]["targets"]) <= sources]
         tested = {d: s["accuracy"] for r in own for d, s in r.stages[0]["test"].items() if small or d in sources}
         assert set(tested) == sources
         assert choice.score == pytest.approx(sum(tested.values()) / len(tested))
+    assert {r.spec["select"] for r in done.summary.records} == {"leave-one-domain-out"}
 
 
 def test_small_domains_that_are_scored_together_count_for_the_choice(tmp_path):
