@@ -26,6 +26,8 @@ ROUTERS = {"routed experts": "cosine", "random routing": "random-matched"}
 class _Network(nn.Module):
     """Linear in, one residual layer, linear out."""
 
+    layer: nn.Module
+
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.enter, self.norm, self.layer = nn.Linear(FEATURES + CASES, WIDTH), nn.LayerNorm(WIDTH), layer

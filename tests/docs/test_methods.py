@@ -96,9 +96,9 @@ def test_a_new_method_is_compared_inside_another(tmp_path):
 
 
 def test_a_new_method_passes_the_contract_and_needs_no_golden_curve(plugin):
-    files = ["tests/contract/test_methods.py", "tests/golden/test_curves.py", "tests/unit/search/test_space.py"]
+    files = ["tests/contract/test_methods.py", "tests/golden/test_curves.py", "tests/contract/test_settings.py"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(plugin), str(ROOT / "src"), str(ROOT)])}
     command = [sys.executable, "-m", "pytest", "-k", "tilted", "-m", "not slow", *files]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout[-2000:]
-    assert int(re.findall(r"(\d+) passed", done.stdout)[0]) == 3  # two of the contract, one of its search space
+    assert int(re.findall(r"(\d+) passed", done.stdout)[0]) == 6  # two of the contract, four of its settings

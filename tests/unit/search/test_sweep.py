@@ -228,6 +228,7 @@ class Broken(ERM):
         raise RuntimeError("broken")
 
 
+@pytest.mark.usefixtures("clean_catalog")
 def test_a_method_that_fails_does_not_end_the_search_of_the_others(data, tmp_path):
     done = sweep(data, methods=[Broken, "erm"], trials=1, out=tmp_path, **QUICK)
     assert {choice.method for choice in done.chosen} == {"erm"}

@@ -87,7 +87,10 @@ def _as_column(array: np.ndarray) -> np.ndarray:
     """Return labels (n,), with a warning if they are a single column."""
     from sklearn.utils.validation import column_or_1d  # slow to import
 
-    return column_or_1d(array, warn=True)
+    try:
+        return column_or_1d(array, warn=True)
+    except ValueError as error:
+        raise BadInput(f"pass one label per example: {error}") from error
 
 
 def as_labels(y: Any) -> list[Any]:
