@@ -54,6 +54,7 @@ def _network(row: str) -> _Network:
         with torch.no_grad():
             for copied, source in zip(copies, sources, strict=True):
                 assert isinstance(copied, Tensor)
+                assert isinstance(source, Tensor)
                 copied.copy_(source.expand_as(copied))
         network.layer = experts
     return network
